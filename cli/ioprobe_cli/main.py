@@ -1,0 +1,125 @@
+"""The ``ioprobe`` command: finds the command's file, maps every ending to a documented exit code."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from ioprobe import __version__
+from ioprobe.errors import IoprobeError
+from ioprobe_cli import commands
+from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
+
+EPILOG = """Exit codes: 0 passed; 1 a budget or a rule failed; 2 no verdict (usage, unreadable input,
+undecided where a verdict was required, crash); 130 interrupted.
+"""
+
+
+class Commands(click.Group):
+    """Loads a command's module only when it is called, so that ``--help`` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(commands.__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = cmd_name.replace("-", "_")
+        if name not in {m.name for m in pkgutil.iter_modules(commands.__path__)}:
+            return None
+        module = importlib.import_module(f"ioprobe_cli.commands.{name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near and "did you mean" not in error.message.lower():
+                error.message += f" Did you mean '{near[0]}'?"
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # One-line helps live here so that listing them imports no command module.
+        rows = [(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+SUMMARIES = {
+    "analyze": "The main job: ladder, verdict, verified advice.",
+    "attach": "A verdict for a job that already runs, through py-spy.",
+    "check": "CI: rules over loader configs, budgets, baselines.",
+    "compare": "Two runs, with statistics and an exit code.",
+    "doctor": "What this host has, and what would spoil a measurement here.",
+    "loader": "The loader alone: samples/s and its stages.",
+    "plan": "Storage, cores, hosts and money for N accelerators.",
+    "predict": "What-if from a saved run; nothing is executed.",
+    "profile": "A py-spy, Kineto or Nsight Systems recording made elsewhere.",
+    "report": "Render a saved run again: terminal, html, md, json.",
+    "rule": "Explain a rule of 'check'.",
+    "run": "Your own training script, unchanged, under a probe.",
+    "schema": "JSON Schema of the run file, the report or the config.",
+    "step": "The training step alone, on a resident batch.",
+    "storage": "Storage alone: IOPS, bandwidth, latency.",
+    "synth": "Write a sharded dataset, deterministic from a seed.",
+    "tune": "Find num_workers and prefetch_factor, and verify them.",
+}
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EPILOG,
+)
+@click.version_option(__version__, prog_name="ioprobe")
+def cli() -> None:
+    """Do the accelerators wait for data, which stage is to blame, what to change, and what will it gain?"""
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit; every ending has one of the documented codes."""
+    sys.exit(run(argv))
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code (0, 1, 2 or 130)."""
+    try:
+        result: Any = cli.main(args=argv, prog_name="ioprobe", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except IoprobeError as error:
+        _complain(error.message, error.hint)
+        return EXIT_NO_VERDICT
+    except click.exceptions.Exit as end:
+        return int(end.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted.", err=True)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show(file=sys.stderr)
+        return EXIT_NO_VERDICT
+    except BrokenPipeError:
+        # The reader went away (| head); point stdout elsewhere so that the interpreter's flush stays quiet.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_NO_VERDICT
+    except Exception as error:  # a bug of ours: say so, with what is needed to report it
+        import traceback
+
+        _complain(f"internal error: {type(error).__name__}: {error}", "please report this with the lines above")
+        traceback.print_exc(file=sys.stderr)
+        return EXIT_NO_VERDICT
+
+
+def _complain(message: str, hint: str) -> None:
+    click.echo(f"Error: {message}", err=True)
+    if hint:
+        click.echo(f"Hint: {hint}", err=True)

@@ -1,0 +1,9 @@
+"""ioprobe: a data-input pipeline bottleneck analyzer for ML training.
+
+The library measures (``probe``, ``live``), models (``model``), diagnoses
+(``diagnosis``) and renders (``report``); what was measured travels between
+them as one versioned file, :class:`ioprobe.run.Run`. Importing this package
+pulls neither torch nor pyarrow.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Sharded datasets: synthesize, read, describe; one file a format; stores through fsspec."""

@@ -1,0 +1,1 @@
+"""Jobs that already run: launch under hooks, py-spy stacks, recorded traces."""

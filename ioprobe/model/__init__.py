@@ -1,0 +1,1 @@
+"""The loader model. Pure: no I/O, no clock, no torch."""

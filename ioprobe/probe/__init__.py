@@ -1,0 +1,1 @@
+"""Effects: everything here touches the world and returns raw series."""
