@@ -543,7 +543,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, place)
+        temporary.replace(place)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise OutputError(

@@ -43,7 +43,7 @@ class Commands(click.Group):
 
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if near and "did you mean" not in error.message.lower():
-                error.message += f" Did you mean '{near[0]}'?"
+                raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
