@@ -207,6 +207,8 @@ class MainBatches(msgspec.Struct, kw_only=True):
     """Freeing the batch before (unmapping its memory) [s]; not part of ``wait_s``."""
     step_s: list[float] = []
     """The step on this batch [s]; empty when the loader was only drained."""
+    device_idle_s: list[float] = []
+    """Accelerator idle between the step before and this one [s]; empty on a CPU."""
     samples: list[int] = []
     """Samples in the batch."""
     ready: list[int] = []

@@ -1,0 +1,234 @@
+"""Hooks on PyTorch's DataLoader iterators in the main process.
+
+:func:`install` patches the iterator classes, so that every DataLoader of the
+process is seen, also one hidden inside a wrapper or driven by another thread.
+Each iterator gets an :class:`IteratorTrace`; the user's loader, dataset and
+batches stay what they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ioprobe.instrument.clocks import now, thread_cpu
+from ioprobe.instrument.ring import FIELDS, Ring
+from ioprobe.instrument.stacks import DEFAULT_HZ
+from ioprobe.instrument.worker import BatchClock, WorkerEntry
+
+_WORKER_MODULE = "torch.utils.data._utils.worker"
+_ATTRIBUTE = "_ioprobe_trace"
+
+
+class IteratorTrace:
+    """What was seen of one DataLoader iterator.
+
+    The columns hold one entry per call of ``__next__``; times on the monotonic clock [s].
+    """
+
+    def __init__(self, loader: Any, stacks_hz: float) -> None:
+        self.loader_id = id(loader)
+        self.num_workers = int(getattr(loader, "num_workers", 0))
+        self.thread = threading.get_ident()
+        self.begin_s = now()
+        self.init_s = 0.0
+        self.ring = Ring(max(1, self.num_workers))
+        self.stacks_hz = stacks_hz
+        self.pids: list[int] = []
+        self.call_s: list[float] = []
+        self.return_s: list[float] = []
+        self.cpu_s: list[float] = []
+        self.sampler_s: list[float] = []
+        self.transport_s: list[float] = []
+        self.ready: list[int] = []
+        self.ends: list[float] = []
+        """When ``__next__`` raised StopIteration."""
+        self._sampler_now = 0.0
+        self._transport_now = 0.0
+
+    def add_sampler(self, seconds: float) -> None:
+        """Time spent drawing indices since the last batch."""
+        self._sampler_now += seconds
+
+    def add_transport(self, seconds: float) -> None:
+        """Time spent receiving and deserialising since the last batch."""
+        self._transport_now += seconds
+
+    def add_next(self, call_s: float, return_s: float, cpu_s: float, ready: int) -> None:
+        """One batch was delivered."""
+        self.call_s.append(call_s)
+        self.return_s.append(return_s)
+        self.cpu_s.append(cpu_s)
+        self.ready.append(ready)
+        self.sampler_s.append(self._sampler_now)
+        self.transport_s.append(self._transport_now)
+        self._sampler_now = self._transport_now = 0.0
+
+    def worker_rows(self) -> list[dict[str, float]]:
+        """Return the rows that workers wrote since the last call, with their worker's number."""
+        rows = []
+        for worker in range(self.ring.workers):
+            for row in self.ring.drain(worker):
+                rows.append({"worker": float(worker), **dict(zip(FIELDS, row, strict=True))})
+        return rows
+
+
+class Recorder:
+    """Collects the traces of all iterators made while its hooks are installed."""
+
+    def __init__(self, stacks_hz: float = DEFAULT_HZ) -> None:
+        self.stacks_hz = stacks_hz
+        self.traces: list[IteratorTrace] = []
+
+    def open(self, loader: Any) -> IteratorTrace:
+        """Begin the trace of a new iterator."""
+        trace = IteratorTrace(loader, self.stacks_hz)
+        self.traces.append(trace)
+        return trace
+
+    def forget(self) -> None:
+        """Drop finished traces and their memory."""
+        for trace in self.traces:
+            trace.ring.close()
+        self.traces = []
+
+
+_lock = threading.RLock()
+
+
+def install(recorder: Recorder) -> Callable[[], None]:
+    """Patch the iterator classes; returns the function that takes the patches off again."""
+    from torch.utils.data import dataloader
+
+    base: Any = dataloader._BaseDataLoaderIter
+    multi: Any = dataloader._MultiProcessingDataLoaderIter
+    single: Any = dataloader._SingleProcessDataLoaderIter
+    saved = (base.__next__, base._next_index, multi.__init__, single.__init__)
+
+    def init_multi(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        _init_multi(saved[2], recorder, self, loader, *args, **kwargs)
+
+    def init_single(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        trace = recorder.open(loader)
+        setattr(self, _ATTRIBUTE, trace)
+        saved[3](self, loader, *args, **kwargs)
+        trace.init_s = now() - trace.begin_s
+        _time_single(self, trace)
+
+    def next_index(self: Any) -> Any:
+        trace = getattr(self, _ATTRIBUTE, None)
+        if trace is None:
+            return saved[1](self)
+        start = now()
+        try:
+            return saved[1](self)
+        finally:
+            trace.add_sampler(now() - start)
+
+    def next_batch(self: Any) -> Any:
+        trace = getattr(self, _ATTRIBUTE, None)
+        if trace is None:
+            return saved[0](self)
+        ready = _ready_batches(self)
+        call, cpu = now(), thread_cpu()
+        try:
+            batch = saved[0](self)
+        except StopIteration:
+            trace.ends.append(now())
+            raise
+        trace.add_next(call, now(), thread_cpu() - cpu, ready)
+        return batch
+
+    base.__next__, base._next_index = next_batch, next_index
+    multi.__init__, single.__init__ = init_multi, init_single
+
+    def uninstall() -> None:
+        base.__next__, base._next_index, multi.__init__, single.__init__ = saved
+
+    return uninstall
+
+
+def _init_multi(original: Any, recorder: Recorder, self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    import importlib
+
+    module: Any = importlib.import_module(_WORKER_MODULE)
+    trace = recorder.open(loader)
+    setattr(self, _ATTRIBUTE, trace)
+    # PyTorch looks the loop up in its module when it makes each process. Two loaders may start at once in
+    # two threads, so the swap is under a lock.
+    with _lock:
+        loop = module._worker_loop
+        module._worker_loop = WorkerEntry(_WORKER_MODULE, trace.ring, trace.stacks_hz, loop)
+        try:
+            original(self, loader, *args, **kwargs)
+        finally:
+            module._worker_loop = loop
+    trace.init_s = now() - trace.begin_s
+    trace.pids = [w.pid for w in getattr(self, "_workers", []) if w.pid]
+    _time_transport(self, trace)
+
+
+def _time_transport(iterator: Any, trace: IteratorTrace) -> None:
+    """Time receiving and deserialising in the result queue's ``get``."""
+    queue = iterator._worker_result_queue
+    needed = ("_rlock", "_poll", "_recv_bytes", "_sem")
+    if not all(hasattr(queue, name) for name in needed):
+        return  # not a plain multiprocessing queue: leave it alone
+    from multiprocessing.reduction import ForkingPickler
+    from queue import Empty
+
+    def get(block: bool = True, timeout: float | None = None) -> Any:
+        # As multiprocessing.Queue.get does it, with a clock between waiting and receiving.
+        deadline = None if timeout is None else now() + timeout
+        if not queue._rlock.acquire(block, timeout):
+            raise Empty
+        try:
+            if block and deadline is None:
+                queue._poll(None)
+            elif not queue._poll(max(0.0, deadline - now()) if block and deadline is not None else 0.0):
+                raise Empty
+            start = now()
+            data = queue._recv_bytes()
+            queue._sem.release()
+        finally:
+            queue._rlock.release()
+        try:
+            return ForkingPickler.loads(data)
+        finally:
+            trace.add_transport(now() - start)
+
+    queue.get = get
+
+
+def _time_single(iterator: Any, trace: IteratorTrace) -> None:
+    """Without workers the main process fetches: give it a row per batch, as a worker would write it."""
+    fetcher = getattr(iterator, "_dataset_fetcher", None)
+    if fetcher is None:
+        return
+    clock = BatchClock(trace.ring, 0)
+    clock.asked()
+    collate, fetch = fetcher.collate_fn, fetcher.fetch
+    fetcher.collate_fn = lambda samples: clock.collate(collate, samples)
+    count = iter(range(1 << 62))
+
+    def timed(index: Any) -> Any:
+        clock.asked()
+        clock.got()
+        batch = fetch(index)
+        clock.put(next(count), batch)
+        return batch
+
+    fetcher.fetch = timed
+
+
+def _ready_batches(iterator: Any) -> int:
+    """Return how many batches lie ready for the main process; -1 where it cannot be known."""
+    info = getattr(iterator, "_task_info", None)
+    if info is None:
+        return -1
+    arrived = sum(1 for task in info.values() if len(task) == 2)
+    try:
+        return arrived + int(iterator._data_queue.qsize())
+    except (NotImplementedError, AttributeError, OSError):
+        return -1

@@ -1,0 +1,166 @@
+"""A sampler of Python stacks inside a process, cheap enough to leave on.
+
+A thread wakes some 25 times a second, looks where the others stand, and counts.
+Which call a frame is in comes from the bytecode position (Python 3.11 and
+newer), so that a call into C (``zlib.decompress``, ``lock.acquire``) has a name
+although it has no Python frame.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+import sys
+import threading
+import time
+from types import CodeType, FrameType
+from typing import Any
+
+DEFAULT_HZ = 25.0
+_DEEPEST = 48
+
+Key = tuple[tuple[CodeType, int, int], ...]
+
+
+class StackSampler:
+    """Counts the stacks of some or all threads of this process until it is stopped.
+
+    Args:
+        hz: Samples per second.
+        only: Thread ids to look at; None for every thread but the sampler and those in ``skip``.
+        on_flush: Called about once a second, and at the end, with :meth:`encode`'s bytes.
+    """
+
+    def __init__(self, hz: float = DEFAULT_HZ, only: int | None = None, on_flush: Any = None) -> None:
+        self._period_s = 1.0 / hz
+        self._only = only
+        self._on_flush = on_flush
+        self._counts: dict[tuple[int, Key], int] = {}
+        self._stop = threading.Event()
+        self.skip: set[int] = set()
+        self._thread = threading.Thread(target=self._run, name="ioprobe-stacks", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and flush once more."""
+        self._stop.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(2.0)
+        if self._on_flush:
+            self._on_flush(self.encode())
+
+    def reset(self) -> None:
+        """Forget what was counted so far (the end of a warm-up)."""
+        self._counts = {}
+
+    def _run(self) -> None:
+        me = threading.get_ident()
+        last_flush = time.monotonic()
+        # Event.wait would take a lock that the sampled threads may hold at fork; a plain sleep does not.
+        while not self._stop.is_set():
+            time.sleep(self._period_s)
+            frames = sys._current_frames()
+            for ident, frame in frames.items():
+                if ident == me or ident in self.skip or (self._only is not None and ident != self._only):
+                    continue
+                key = (ident, _key(frame))
+                self._counts[key] = self._counts.get(key, 0) + 1
+            del frames
+            if self._on_flush and time.monotonic() - last_flush > 1.0:
+                last_flush = time.monotonic()
+                self._on_flush(self.encode())
+
+    def encode(self, most: int = 60) -> bytes:
+        """Return ``[[thread, count, [[function, file, line, module, call], ...]], ...]`` as JSON, innermost first."""
+        rows: dict[tuple[int, tuple[tuple[str, str, int, str, str], ...]], int] = {}
+        for (ident, key), count in list(self._counts.items()):
+            named = tuple(_named(*item) for item in key)
+            rows[ident, named] = rows.get((ident, named), 0) + count
+        top = sorted(rows.items(), key=lambda item: -item[1])
+        kept = [[ident, count, [list(f) for f in frames[:28]]] for (ident, frames), count in top[:most]]
+        rest = sum(count for _, count in top[most:])
+        if rest:
+            kept.append([0, rest, []])
+        data = json.dumps(kept).encode()
+        return data if len(data) < 47_000 or most <= 4 else self.encode(most // 2)
+
+
+def _key(frame: FrameType | None) -> Key:
+    found: list[tuple[CodeType, int, int]] = []
+    while frame is not None and len(found) < _DEEPEST:
+        found.append((frame.f_code, frame.f_lasti, frame.f_lineno or 0))
+        frame = frame.f_back
+    return tuple(found)
+
+
+_NAMES: dict[tuple[CodeType, int], tuple[str, str, int, str, str]] = {}
+
+
+def _named(code: CodeType, lasti: int, line: int) -> tuple[str, str, int, str, str]:
+    cached = _NAMES.get((code, lasti))
+    if cached is None:
+        name = getattr(code, "co_qualname", code.co_name)
+        cached = (name, code.co_filename, line, _module_of(code.co_filename), call_at(code, lasti, line))
+        _NAMES[code, lasti] = cached
+    return cached
+
+
+def _module_of(filename: str) -> str:
+    """Return the dotted module of a file below site-packages or the standard library, else its stem."""
+    for marker in ("site-packages/", "dist-packages/", f"python{sys.version_info[0]}.{sys.version_info[1]}/"):
+        at = filename.rfind(marker)
+        if at >= 0:
+            path = filename[at + len(marker) :]
+            return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return filename.rsplit("/", 1)[-1].removesuffix(".py")
+
+
+def call_at(code: CodeType, lasti: int, line: int) -> str:
+    """Return the dotted name of the call that a frame is in, or '' where it cannot be told."""
+    positions = getattr(code, "co_positions", None)
+    text = linecache.getline(code.co_filename, line)
+    if positions is None:  # Python 3.10: the line has to do
+        return _only_call(text)
+    try:
+        spot = next((p for k, p in enumerate(positions()) if k == lasti // 2), None)
+    except ValueError:
+        return ""
+    if spot is None or None in spot:
+        return _only_call(text)
+    first, last, start, end = spot
+    if first is None or last is None:
+        return ""
+    lines = [linecache.getline(code.co_filename, k) for k in range(first, min(last, first + 40) + 1)]
+    if not lines or not lines[0]:
+        return ""
+    raw = [x.encode() for x in lines]
+    raw[-1] = raw[-1][:end]
+    raw[0] = raw[0][start:]
+    return _dotted(b"".join(raw).decode(errors="replace"))
+
+
+def _only_call(text: str) -> str:
+    """Return the name of the one call on a line, '' where there are none or several."""
+    try:
+        tree = ast.parse(text.strip())
+    except SyntaxError:
+        return ""
+    calls = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    return calls.pop() if len(calls) == 1 else ""
+
+
+def _dotted(source: str) -> str:
+    try:
+        node = ast.parse(source.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return source.strip()[:80] if source.strip().isidentifier() else ""
+    if isinstance(node, ast.Await):
+        node = node.value
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func)[:120]
+    # ``with lock:`` and ``for x in f:`` point at the expression itself.
+    return ast.unparse(node)[:120] if isinstance(node, (ast.Name, ast.Attribute)) else ""

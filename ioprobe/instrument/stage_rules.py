@@ -1,0 +1,470 @@
+"""The rules of the stage classifier, as tables to read.
+
+A pattern is one or more globs with spaces between them. For frames a glob is ``module:function`` (the function without
+its class), for calls the dotted call as written. ``*`` matches any run of characters. Within a table the first match wins.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from ioprobe.run import Stage
+
+
+@lru_cache(maxsize=1024)
+def pattern(globs: str) -> re.Pattern[str]:
+    """Return globs, with spaces between them, as one expression that matches from the start to the end.
+
+    >>> bool(pattern("PIL.*:* zlib:decompress").match("PIL.Image:open"))
+    True
+    """
+    parts = [re.escape(g).replace(r"\*", ".*").replace(r"\?", ".") for g in globs.split()]
+    return re.compile("(?:" + "|".join(parts) + r")\Z" if parts else r"(?!)")
+
+
+class Region(Enum):
+    """What asked for the work that a stack shows."""
+
+    FETCH = "fetch"
+    """The DataLoader's fetcher; resolved into DATASET or COLLATE by what it calls."""
+    DATASET = "dataset"
+    COLLATE = "collate"
+    WORKER_LOOP = "worker loop"
+    PIN_LOOP = "pin loop"
+    NEXT = "next"
+    """The main thread inside the loader's ``__next__``."""
+    STEP = "step"
+    SETTLED = "settled"
+    """A region whose anchor settles the stage alone."""
+    NONE = "none"
+
+
+class Anchor(NamedTuple):
+    """A frame that names the region of every frame below it."""
+
+    name: str
+    region: Region
+    frames: str
+    settles: Stage | None = None
+    """Stage of everything below, whatever the leaf."""
+    default: Stage | None = None
+    """Stage where no leaf rule matches."""
+    main_only: bool = False
+    """Not looked for in workers, nor anywhere inside a fetch."""
+
+
+class Rule(NamedTuple):
+    """A leaf: a frame or a call that tells the stage."""
+
+    name: str
+    stage: Stage
+    frames: str = ""
+    calls: str = ""
+    where: str = "any"
+    """``data`` (below a dataset), ``main`` (not below a dataset) or ``any``."""
+    innermost: bool = False
+    """Only where the frame is the innermost one, that is, C code runs in it."""
+    waits: bool = False
+    """The call only says that time passes; the function around it says more."""
+
+    def applies(self, data: bool) -> bool:
+        """Return whether the rule is meant for this side."""
+        return self.where == "any" or (self.where == "data") == data
+
+    def matches(self, place: str, call: str) -> bool:
+        """Return whether ``module:function`` or the call matches."""
+        return bool((self.frames and pattern(self.frames).match(place)) or (call and pattern(self.calls).match(call)))
+
+
+_LOADER = "torch.utils.data.dataloader torchdata.stateful_dataloader.stateful_dataloader"
+
+
+def _in(modules: str, functions: str) -> str:
+    return " ".join(f"{m}:{f}" for m in modules.split() for f in functions.split())
+
+
+ANCHORS: tuple[Anchor, ...] = (
+    Anchor(
+        "import",
+        Region.SETTLED,
+        "importlib._bootstrap*:* importlib:import_module zipimport:*",
+        settles=Stage.STARTUP,
+    ),
+    Anchor("collate", Region.COLLATE, "torch.utils.data._utils.collate:* webdataset.filters:*collation*"),
+    Anchor("webdataset batching", Region.COLLATE, "webdataset.filters:default_collation_fn"),
+    Anchor(
+        "pin memory",
+        Region.SETTLED,
+        "torch.utils.data._utils.pin_memory:pin_memory",
+        settles=Stage.TRANSFER,
+    ),
+    Anchor(
+        "sampler",
+        Region.SETTLED,
+        "torch.utils.data.sampler:* torch.utils.data.distributed:* " + _in(_LOADER, "_next_index"),
+        settles=Stage.SAMPLER,
+    ),
+    Anchor("dataset fetch", Region.FETCH, "torch.utils.data._utils.fetch:fetch"),
+    Anchor(
+        "worker start",
+        Region.SETTLED,
+        "torch.utils.data._utils.fetch:__init__ torch.utils.data.dataloader:create_fetcher multiprocessing.spawn:* "
+        "multiprocessing.process:start multiprocessing.popen_*:* multiprocessing.forkserver:*",
+        settles=Stage.STARTUP,
+    ),
+    Anchor(
+        "worker loop",
+        Region.WORKER_LOOP,
+        "torch.utils.data._utils.worker:_worker_loop torchdata.stateful_dataloader.worker:_worker_loop",
+    ),
+    Anchor(
+        "pin thread",
+        Region.PIN_LOOP,
+        "torch.utils.data._utils.pin_memory:_pin_memory_loop torch.utils.data._utils.pin_memory:do_one_step",
+        default=Stage.WAIT,
+    ),
+    Anchor(
+        "queue feeder",
+        Region.SETTLED,
+        "multiprocessing.queues:_feed",
+        default=Stage.WAIT,
+    ),
+    Anchor(
+        "resource sharer",
+        Region.SETTLED,
+        "multiprocessing.resource_sharer:_serve",
+        default=Stage.WAIT,
+    ),
+    Anchor(
+        "waits for a batch",
+        Region.NEXT,
+        _in(_LOADER, "_try_get_data _get_data") + " nvidia.dali.*:__next__ nvidia.dali.*:share_outputs "
+        "spdl.*:get_iterator spdl.*:__next__ torchdata.nodes*:next torchdata.nodes*:__next__",
+        default=Stage.WAIT,
+    ),
+    Anchor(
+        "hands out tasks",
+        Region.NEXT,
+        _in(_LOADER, "_try_put_index"),
+        default=Stage.TRANSPORT,
+    ),
+    Anchor(
+        "loader start",
+        Region.SETTLED,
+        _in(_LOADER, "_reset _get_iterator __iter__ __init__ _shutdown_workers _mark_worker_as_unavailable __del__"),
+        settles=Stage.STARTUP,
+    ),
+    Anchor(
+        "inside next(loader)",
+        Region.NEXT,
+        _in(_LOADER, "__next__ _next_data _process_data"),
+        default=Stage.WAIT,
+    ),
+    Anchor(
+        "checkpoint",
+        Region.SETTLED,
+        "torch.serialization:save torch.serialization:_save torch.serialization:_legacy_save safetensors*:save* "
+        "torch.distributed.checkpoint*:* orbax.*:* transformers.trainer:_save* transformers.modeling_utils:save_pretrained "
+        "accelerate.checkpointing:* accelerate.accelerator:save_state deepspeed.runtime.checkpoint*:* "
+        "lightning*checkpoint*:* pytorch_lightning*checkpoint*:* *:save_checkpoint *:_save_checkpoint *:write_checkpoint",
+        settles=Stage.CHECKPOINT,
+        main_only=True,
+    ),
+    Anchor(
+        "hand-written batch",
+        Region.DATASET,
+        "*:get_batch *:next_batch *:load_batch *:make_batch *:get_next_batch *:sample_batch *:fetch_batch *:data_iter "
+        "webdataset.pipeline:* webdataset.compat:__iter__ streaming.base.dataset:__iter__ "
+        "litdata.streaming.dataset:__next__ datasets.iterable_dataset:__iter__",
+        main_only=True,
+    ),
+    Anchor(
+        "batch to device",
+        Region.SETTLED,
+        "accelerate.utils.operations:send_to_device lightning*:*batch_to_device pytorch_lightning*:*batch_to_device "
+        "lightning*:move_data_to_device transformers.trainer:_prepare_input transformers.trainer:_prepare_inputs "
+        "*:to_device *:move_to_device",
+        settles=Stage.TRANSFER,
+        main_only=True,
+    ),
+    Anchor(
+        "launcher",
+        Region.SETTLED,
+        "torch.distributed.elastic.*:* torch.distributed.run:* torch.distributed.launch*:* accelerate.commands.*:*",
+        default=Stage.OTHER,
+    ),
+    Anchor(
+        "logging",
+        Region.SETTLED,
+        "logging:* logging.*:* wandb*:* mlflow*:* tqdm*:* torch.utils.tensorboard*:* tensorboard*:* tensorboardX*:* "
+        "neptune*:* comet_ml*:* rich*:* loguru*:*",
+        settles=Stage.OTHER,
+        main_only=True,
+    ),
+    Anchor(
+        "training step",
+        Region.STEP,
+        "torch.nn.modules.module:*call_impl torch.nn.modules.module:__call__ torch.nn.functional:* "
+        "torch.autograd*:* torch._tensor:backward torch.optim*:* torch._dynamo*:* torch._inductor*:* torch._functorch*:* "
+        "torch.amp*:* torch.cuda.*:* torch.cuda:* torch.accelerator*:* torch.compiler*:* triton*:* deepspeed.*:* "
+        "apex.*:* accelerate.accelerator:backward accelerate.optimizer:* transformers.trainer:training_step",
+        default=Stage.STEP,
+        main_only=True,
+    ),
+)
+
+
+def _data(name: str, stage: Stage, frames: str) -> Rule:
+    return Rule(name, stage, frames, where="data")
+
+
+# Innermost frame first: the first rule below that knows a frame decides.
+LEAF_RULES: tuple[Rule, ...] = (
+    # Between processes
+    Rule(
+        "tensor reductions",
+        Stage.TRANSPORT,
+        "torch.multiprocessing.*:* multiprocessing.reduction:* multiprocessing.resource_sharer:detach "
+        "multiprocessing.resource_sharer:get_connection multiprocessing.resource_sharer:send "
+        "multiprocessing.resource_sharer:register multiprocessing.resource_sharer:__init__",
+    ),
+    Rule("shared memory", Stage.TRANSPORT, "multiprocessing.shared_memory:* torch.storage:*share*"),
+    Rule(
+        "connection send or receive",
+        Stage.TRANSPORT,
+        "multiprocessing.connection:send* multiprocessing.connection:_send* multiprocessing.connection:recv* "
+        "multiprocessing.connection:_recv* multiprocessing.connection:Client "
+        "multiprocessing.connection:answer_challenge multiprocessing.connection:deliver_challenge",
+    ),
+    Rule("unpickling a message", Stage.TRANSPORT, "multiprocessing.queues:get", innermost=True),
+    Rule("feeder sends", Stage.TRANSPORT, "multiprocessing.queues:put multiprocessing.queues:_feed", innermost=True),
+    Rule("manager proxy", Stage.TRANSPORT, "multiprocessing.managers:*"),
+    # Locks
+    Rule(
+        "lock between processes",
+        Stage.LOCK,
+        "multiprocessing.synchronize:acquire multiprocessing.synchronize:__enter__ multiprocessing.synchronize:wait "
+        "multiprocessing.synchronize:wait_for",
+    ),
+    Rule("lock between threads", Stage.LOCK, "threading:acquire threading:__enter__"),
+    Rule("file lock", Stage.LOCK, "filelock*:* fasteners.*:* portalocker*:* zc.lockfile*:* oslo_concurrency*:*"),
+    # Main process
+    Rule(
+        "collective",
+        Stage.COMMUNICATION,
+        "torch.distributed.distributed_c10d:* torch.distributed._functional_collectives:* torch.distributed.c10d_logger:* "
+        "torch.distributed.nn.*:* torch.nn.parallel.distributed:_sync* torch.nn.parallel.distributed:_pre_forward "
+        "torch.distributed.algorithms.*:* torch.distributed.fsdp.*:*unshard* torch.distributed.fsdp.*:*all_gather* "
+        "torch.distributed.fsdp.*:*reduce_scatter* torch.distributed.tensor*:*redistribute* torch.distributed.utils:* "
+        "horovod.*:* deepspeed.comm.*:* nccl*:* mpi4py*:*",
+        where="main",
+    ),
+    Rule("transfer helper", Stage.TRANSFER, "torch.cuda.streams:wait_stream torch._utils:_to", where="main"),
+    # Reading
+    _data(
+        "remote file system",
+        Stage.READ,
+        "fsspec*:* s3fs*:* gcsfs*:* adlfs*:* obstore*:* ossfs*:* smart_open*:* boto3*:* botocore*:* s3transfer*:* "
+        "s3torchconnector*:* google.cloud.storage*:* azure.storage*:* minio*:* huggingface_hub*:* paramiko*:* hdfs*:*",
+    ),
+    _data(
+        "http client",
+        Stage.READ,
+        "urllib*:* requests*:* http.client:* httpx*:* httpcore*:* aiohttp*:* aiobotocore*:* anyio*:* asyncio*:* ssl:* socket:*",
+    ),
+    _data("reads below gzip", Stage.READ, "gzip:_PaddedFile* tarfile:_read_gzip_header"),
+    # Decoding
+    _data(
+        "pillow",
+        Stage.DECODE,
+        "PIL.*Plugin*:* PIL.ImageFile:* PIL.Image:open PIL.Image:_open_core PIL.Image:preinit PIL.Image:init "
+        "PIL.Image:load PIL.Image:convert PIL.Image:draft PIL.Image:verify",
+    ),
+    _data(
+        "image decoder",
+        Stage.DECODE,
+        "torchvision.io*:* turbojpeg*:* simplejpeg*:* imageio*:* skimage.io*:* skimage._shared*:* tifffile*:* "
+        "pydicom*:* nibabel*:* rasterio*:* imagecodecs*:* pyvips*:* kornia_rs*:* nvidia.nvjpeg*:* cv2*:imread cv2*:imdecode",
+    ),
+    _data(
+        "audio or video decoder",
+        Stage.DECODE,
+        "soundfile*:* torchaudio.backend*:* torchaudio._backend*:* torchaudio:load librosa.core.audio:* audioread*:* "
+        "av*:* decord*:* torchcodec*:* moviepy*:* pydub*:*",
+    ),
+    _data(
+        "decompression",
+        Stage.DECODE,
+        "gzip:* bz2:* lzma:* zlib:* _compression:* compression.*:* zstandard*:* lz4*:* blosc*:* numcodecs*:* zarr.codecs*:* "
+        "snappy*:* brotli*:*",
+    ),
+    _data(
+        "parquet decode", Stage.DECODE, "pyarrow.parquet*:* pyarrow._parquet*:* fastparquet*:* polars*:* pyarrow.csv*:*"
+    ),
+    _data(
+        "parsing",
+        Stage.DECODE,
+        "json*:* orjson*:* ujson*:* msgpack*:* pickle:* cbor*:* csv:* xml*:* lxml*:* yaml*:* base64:* google.protobuf*:* "
+        "tfrecord*:* avro*:* fastavro*:* torch.serialization:load torch.serialization:_load torch.serialization:_legacy_load "
+        "torch.serialization:* webdataset.autodecode:* webdataset.cborsiterators:* pandas.io*:* struct:*",
+    ),
+    _data(
+        "tokenizer",
+        Stage.DECODE,
+        "tokenizers*:* transformers.tokenization*:* transformers.*.tokenization*:* sentencepiece*:* tiktoken*:* sacremoses*:*",
+    ),
+    _data(
+        "dataset library decodes",
+        Stage.DECODE,
+        "datasets.features*:* datasets.formatting*:* streaming.base.format*:*decode*",
+    ),
+    _data("litdata decodes", Stage.DECODE, "litdata.streaming.serializers:* litdata.streaming.compression:*"),
+    # Containers and files
+    _data(
+        "tar",
+        Stage.READ,
+        "tarfile:* webdataset.tariterators:* webdataset.gopen:* webdataset.cache:* webdataset.shardlists:*",
+    ),
+    _data("zip", Stage.READ, "zipfile*:*"),
+    _data(
+        "memory map or array file",
+        Stage.READ,
+        "mmap:* numpy.*memmap*:* numpy.memmap:* numpy.lib*npyio*:* numpy.lib*format*:* h5py*:* zarr*:* netCDF4*:* "
+        "xarray*:* lmdb*:* leveldb*:* sqlite3*:* tiledb*:*",
+    ),
+    _data("arrow", Stage.READ, "pyarrow*:*"),
+    _data(
+        "dataset library reads",
+        Stage.READ,
+        "datasets.table:* datasets.arrow*:* datasets.download*:* datasets.packaged*:*",
+    ),
+    _data(
+        "streaming library reads",
+        Stage.READ,
+        "streaming.base.storage*:* streaming.base.stream:* streaming.base.format*:* streaming.base.dataset:prepare_shard "
+        "streaming.base.dataset:_wait* litdata.streaming.downloader:* litdata.streaming.item_loader:* "
+        "litdata.streaming.reader:* torchdata.datapipes.iter.load*:*",
+    ),
+    _data(
+        "file",
+        Stage.READ,
+        "pathlib*:* io:* _pyio:* os:* posixpath:* genericpath:* shutil:* tempfile:* codecs:* linecache:* glob:*",
+    ),
+    # Transforms
+    _data(
+        "transform library",
+        Stage.TRANSFORM,
+        "torchvision.transforms*:* albumentations*:* albucore*:* imgaug*:* kornia*:* torchaudio.transforms*:* "
+        "torchaudio.functional*:* librosa*:* monai*:* audiomentations*:* volumentations*:* scipy*:* skimage*:* PIL.*:* "
+        "cv2*:* numpy*:* torch.nn*:* torch.functional:* torch._tensor*:* pandas*:* random:*",
+    ),
+)
+
+CALL_RULES: tuple[Rule, ...] = (
+    Rule(
+        "lock call",
+        Stage.LOCK,
+        calls="*.acquire *.acquire_* *lock.__enter__ *mutex.__enter__ *semaphore.__enter__ fcntl.flock fcntl.lockf fcntl.fcntl",
+    ),
+    Rule(
+        "decompress call",
+        Stage.DECODE,
+        calls="zlib.decompress* gzip.decompress bz2.decompress lzma.decompress zstd.* zstandard.* *.decompress *.decompressobj "
+        "lz4.* snappy.* brotli.* blosc*.*",
+        where="data",
+    ),
+    Rule(
+        "decode call",
+        Stage.DECODE,
+        calls="cv2.imdecode cv2.imread *.imdecode *.decode_jpeg *.decode_image *.decode_png *.jpeg.decode torchvision.io.* "
+        "simplejpeg.* *.decode Image.open PIL.Image.open av.open decord.* soundfile.read sf.read torchaudio.load",
+        where="data",
+    ),
+    Rule(
+        "parquet call",
+        Stage.DECODE,
+        calls="*.read_row_group* *.iter_batches pq.read_* *.to_pylist *.to_pandas",
+        where="data",
+    ),
+    Rule(
+        "parse call",
+        Stage.DECODE,
+        calls="json.loads json.load orjson.loads ujson.loads msgpack.* pickle.loads pickle.load marshal.loads torch.load "
+        "struct.unpack* base64.* *.encode_batch *.encode tokenizer tokenizer.* *.tokenizer *tokenize *.ParseFromString",
+        where="data",
+    ),
+    Rule("shared memory call", Stage.TRANSPORT, calls="*.share_memory_ *.share_memory *.dumps_for_queue"),
+    Rule(
+        "pickle for a queue",
+        Stage.TRANSPORT,
+        calls="_ForkingPickler.* ForkingPickler.* wacquire send_bytes",
+        where="main",
+    ),
+    Rule(
+        "read call",
+        Stage.READ,
+        calls="open io.open os.open os.read os.pread os.preadv os.stat os.listdir os.scandir os.lseek *.read *.readinto "
+        "*.readline *.readlines *.read_bytes *.read_text *.pread *.recv *.recv_into *.readall *.read_at *.get_object "
+        "*.seek np.load numpy.load np.fromfile numpy.fromfile np.memmap numpy.memmap mmap.mmap *.urlopen requests.get "
+        "*.cat_file *.get_range *.cat_ranges pa.memory_map *.open_input_file select.select *.poll *.select",
+        where="data",
+    ),
+    Rule("sleeps, as a device would", Stage.READ, calls="time.sleep sleep asyncio.sleep", where="data", waits=True),
+    Rule("pinning call", Stage.TRANSFER, calls="*.pin_memory", where="main"),
+    Rule("copy to device call", Stage.TRANSFER, calls="*.to *.cuda *.xpu *.npu *.mps *.hpu *.to_device", where="main"),
+    Rule(
+        "collective call",
+        Stage.COMMUNICATION,
+        calls="dist.* torch.distributed.* *.all_reduce *.allreduce *.all_gather*",
+        where="main",
+    ),
+    Rule(
+        "checkpoint call", Stage.CHECKPOINT, calls="torch.save *.save_checkpoint save_file safetensors.*", where="main"
+    ),
+)
+
+# What a user's own function is called, in dataset code; the words that people use for it.
+NAME_HINTS: tuple[Rule, ...] = (
+    Rule(
+        "named for decoding",
+        Stage.DECODE,
+        "*decod* *decompress* *parse* *unpack* *tokeniz* *deserial* *imread* *unpickle*",
+    ),
+    Rule("named for a lock", Stage.LOCK, "*acquire* *with_lock* *_lock lock"),
+    Rule("named for collation", Stage.COLLATE, "*collat* *batchify* pad_batch"),
+    Rule(
+        "named for a transform",
+        Stage.TRANSFORM,
+        "*transform* *augment* *aug *_aug_* *resize* *crop* *normali?e* *preprocess* *flip* *noise*",
+    ),
+    Rule(
+        "named for reading",
+        Stage.READ,
+        "read* *_read *_read_* *download* *fetch* *load_file* *load_bytes* *open_file* open *_open get_object pread *from_disk*",
+    ),
+)
+
+DATASET_METHODS = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"})
+
+# Installed packages whose shortened paths (``torch/nn/...``) are to be known as no user's code.
+WELL_KNOWN = frozenset(
+    re.split(r"[.*:]", glob)[0]
+    for table in (ANCHORS, LEAF_RULES)
+    for row in table
+    for glob in row.frames.split()
+    if not glob.startswith("*")
+) | {
+    "torch",
+    "numpy",
+    "torchdata",
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "accelerate",
+    "py_spy",
+    "msgspec",
+    "litdata",
+}

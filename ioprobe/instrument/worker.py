@@ -1,0 +1,181 @@
+"""What runs inside a DataLoader worker: PyTorch's own loop, with clocks around its three calls.
+
+The loop, the dataset, the collate function and the batches are untouched. The
+index queue and the result queue are handed over behind thin proxies, and the
+fetcher's ``collate_fn`` is wrapped, in the worker process only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ioprobe.instrument.batches import size_of
+from ioprobe.instrument.clocks import ReadCounter, RunQueue, now, process_cpu, thread_cpu
+from ioprobe.instrument.ring import Ring
+from ioprobe.instrument.stacks import StackSampler
+
+
+class BatchClock:
+    """Turns the moments of one batch into a row of the ring."""
+
+    def __init__(self, ring: Ring, worker: int) -> None:
+        self._ring, self._worker = ring, worker
+        self._runq = RunQueue()
+        self._reads = ReadCounter()
+        self._asked = now()
+        self._entered = self._asked
+        self._ready = 0.0
+        self._sizes = (0, 0)
+        self._rows = 0
+        self._collated: tuple[float, float, float, float, float, float] | None = None
+        self._begin()
+        self._others_seen = process_cpu() - thread_cpu()
+
+    def _begin(self) -> None:
+        self._t0, self._c0, self._r0 = now(), thread_cpu(), self._runq.read()
+        self._bytes0, self._ops0 = self._reads.read()
+
+    def asked(self) -> None:
+        """The worker asks for its next task."""
+        self._asked = now()
+        if not self._ready:
+            self._ready = self._asked
+            self._ring.mark_times(self._worker, self._entered, self._ready)
+
+    def got(self) -> None:
+        """The worker has a task."""
+        self._begin()
+        self._collated = None
+
+    def collate(self, inner: Callable[[Any], Any], samples: Any) -> Any:
+        """Run the user's collate function between two looks at the clocks."""
+        t0, c0, r0 = now(), thread_cpu(), self._runq.read()
+        result = inner(samples)
+        self._collated = (t0, c0, r0, now(), thread_cpu(), self._runq.read())
+        return result
+
+    def put(self, index: int, data: Any) -> None:
+        """The batch went to the result queue; write its row."""
+        if self._collated is None:  # an exception or the end of a stream: not a batch
+            return
+        t1, c1, r1, t2, c2, r2 = self._collated
+        nbytes, ops = self._reads.read()
+        known = nbytes >= 0
+        # Walking a large batch costs more than a look at a clock; sizes change slowly.
+        if self._rows < 4 or self._rows % 16 == 0:
+            self._sizes = size_of(data)
+        self._rows += 1
+        others = process_cpu() - thread_cpu()
+        row = (
+            float(index),
+            self._t0,
+            self._t0 - self._asked,
+            t1 - self._t0,
+            c1 - self._c0,
+            r1 - self._r0,
+            t2 - t1,
+            c2 - c1,
+            r2 - r1,
+            max(0.0, others - self._others_seen),
+            now(),
+            float(self._sizes[0]),
+            float(self._sizes[1]),
+            nbytes - self._bytes0 if known else -1.0,
+            # The counter's own read of /proc is one of the calls.
+            max(0.0, ops - self._ops0 - 1) if known else -1.0,
+        )
+        self._others_seen = others
+        self._collated = None
+        self._ring.append(self._worker, row)
+
+
+class _IndexQueue:
+    """The worker's index queue, with a look at the clock before and after each get."""
+
+    def __init__(self, queue: Any, clock: BatchClock) -> None:
+        self._queue, self._clock = queue, clock
+        self._waiting = False
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._waiting:  # PyTorch polls every few seconds; idle counts from the first poll
+            self._clock.asked()
+            self._waiting = True
+        task = self._queue.get(*args, **kwargs)
+        self._waiting = False
+        self._clock.got()
+        return task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _ResultQueue:
+    """The worker's result queue; a row is written once the batch has been handed over."""
+
+    def __init__(self, queue: Any, clock: BatchClock) -> None:
+        self._queue, self._clock = queue, clock
+
+    def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
+        self._queue.put(item, *args, **kwargs)
+        if isinstance(item, tuple) and item and isinstance(item[0], int):
+            self._clock.put(item[0], item[1])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class WorkerEntry:
+    """Stands in for PyTorch's ``_worker_loop``; picklable, so that spawned workers get it, too.
+
+    Args:
+        module: Module that holds the loop (``torch.utils.data._utils.worker`` or torchdata's).
+        ring: Where rows go.
+        stacks_hz: Stack samples per second; 0 for none.
+    """
+
+    def __init__(self, module: str, ring: Ring, stacks_hz: float, loop: Callable[..., None] | None = None) -> None:
+        self._module, self._ring, self._hz, self._loop = module, ring, stacks_hz, loop
+
+    def __getstate__(self) -> tuple[str, Ring, float]:
+        return self._module, self._ring, self._hz
+
+    def __setstate__(self, state: tuple[str, Ring, float]) -> None:
+        self._module, self._ring, self._hz = state
+        self._loop = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        import importlib
+
+        loop = self._loop or importlib.import_module(self._module)._worker_loop
+        bound = inspect.signature(loop).bind(*args, **kwargs)
+        worker = int(bound.arguments["worker_id"])
+        clock = BatchClock(self._ring, worker)
+        bound.arguments["index_queue"] = _IndexQueue(bound.arguments["index_queue"], clock)
+        bound.arguments["data_queue"] = _ResultQueue(bound.arguments["data_queue"], clock)
+        time_collate(clock)
+        sampler = None
+        if self._hz > 0:
+            ring = self._ring
+            sampler = StackSampler(self._hz, threading.get_ident(), lambda data: ring.put_stacks(worker, data))
+            sampler.start()
+        try:
+            loop(*bound.args, **bound.kwargs)
+        finally:
+            if sampler:
+                sampler.stop()
+
+
+def time_collate(clock: BatchClock) -> None:
+    """Make every fetcher of this process time its collate function; for worker processes only."""
+    from torch.utils.data._utils import fetch
+
+    base: Any = fetch._BaseDatasetFetcher
+    original = base.__init__
+
+    def init(self: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any) -> None:
+        original(self, dataset, auto_collation, lambda samples: clock.collate(collate_fn, samples), drop_last)
+
+    base.__init__ = init
