@@ -1,0 +1,419 @@
+"""Reports with known content, one for each story a renderer must tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ioprobe.diagnosis.types import (
+    Advice,
+    Diagnosis,
+    Outcome,
+    RankSummary,
+    Report,
+    Rung,
+    StageCost,
+    StallShare,
+    Timeline,
+    Verdict,
+    WhatIfPoint,
+)
+from ioprobe.run import Caveat, Failure, Host, HotFrame, Limit, LoaderSettings, Partition, Stage
+from ioprobe.stats import Estimate, exact
+
+HOST = Host(
+    hostname="node07",
+    platform="Linux-6.8",
+    cpu_model="AMD EPYC 7763",
+    logical_cores=64,
+    usable_cores=8.0,
+    usable_cores_because="cgroup",
+    memory_bytes=64 << 30,
+    memory_available_bytes=48 << 30,
+    shm_bytes=8 << 30,
+    shm_available_bytes=7 << 30,
+    accelerators=["NVIDIA H100 80GB HBM3"],
+    python="3.11.9",
+    torch="2.13.0",
+    versions={"webdataset": "1.0.2", "pillow": "13.0.0"},
+)
+HOSTILE = "train\x1b[31m</script><img src=x onerror=alert(1)>\n\u202e{{ 7*7 }}|`@all`.py"
+
+
+def about(value: float, relative: float = 0.02, n: int = 40) -> Estimate:
+    """An estimate with a symmetric interval."""
+    return Estimate(value, value * (1 - relative), value * (1 + relative), n)
+
+
+def rungs(rates: dict[Stage, Estimate | None], lowest: Stage | None, details: dict[Stage, str]) -> list[Rung]:
+    return [
+        Rung(stage=stage, samples_per_s=value, lowest=stage is lowest, detail=details.get(stage, ""))
+        for stage, value in rates.items()
+    ]
+
+
+def report(diagnosis: Diagnosis, **fields: Any) -> Report:
+    values: dict[str, Any] = {
+        "kind": "analyze",
+        "created_at": "2026-11-28T01:02:03Z",
+        "version": "0.1.0",
+        "complete": True,
+        "target": "data/train-{000..007}.tar",
+        "command": "ioprobe analyze 'data/train-{000..007}.tar' --step-ms 20",
+        "run": "ioprobe-runs/analyze-20261128-010203/run.json",
+        "page": "ioprobe-runs/analyze-20261128-010203/report.html",
+        "host": HOST,
+        "settings": LoaderSettings(num_workers=2, prefetch_factor=2, batch_size=32),
+        "diagnosis": diagnosis,
+        **fields,
+    }
+    return Report(**values)
+
+
+def timeline(batches: int = 120, warmup: int = 6, wait_s: float = 0.085, step_s: float = 0.0625) -> Timeline:
+    start, starts, waits = 0.0, [], []
+    for i in range(batches):
+        wait = wait_s * (4 if i < warmup else 1 + 0.6 * ((i * 7919) % 13 / 12 - 0.5)) * (3 if i % 37 == 36 else 1)
+        starts.append(round(start, 6))
+        waits.append(round(wait, 6))
+        start += wait + step_s
+    return Timeline(
+        start_s=starts, wait_s=waits, step_s=[step_s] * batches, warmup=[int(i < warmup) for i in range(batches)]
+    )
+
+
+def what_if() -> list[WhatIfPoint]:
+    points = []
+    for step_ms in (20, 62.5, 125):
+        for prefetch in (2, 4):
+            for workers in (0, 1, 2, 3, 4, 6, 8, 10, 12, 16):
+                loader = 109.0 * min(workers, 7) * (1 if prefetch == 4 else 0.97) if workers else 92.0
+                bound = 32e3 / step_ms
+                loop = min(loader, bound) if workers else 1 / (1 / loader + 1 / bound)
+                stall = max(0.0, 1 - loop / bound)
+                settings = {"num_workers": workers, "prefetch_factor": prefetch, "step_ms": step_ms}
+                points.append(
+                    WhatIfPoint(
+                        settings=settings,
+                        samples_per_s=about(loop, 0.04),
+                        stall_share=Estimate(stall, max(0, stall - 0.03), min(1, stall + 0.03), 1),
+                    )
+                )
+    now = {"num_workers": 2, "prefetch_factor": 2, "step_ms": 62.5}
+    points.append(WhatIfPoint(settings=now, samples_per_s=about(214), stall_share=about(0.582), measured=True))
+    points.append(
+        WhatIfPoint(
+            settings={**now, "num_workers": 6}, samples_per_s=about(505, 0.01), stall_share=about(0.013), measured=True
+        )
+    )
+    return points
+
+
+def data_bound() -> Report:
+    """Decode limits; the advice was verified and held; a second piece of advice missed."""
+    ladder = rungs(
+        {
+            Stage.STORAGE: about(31_900),
+            Stage.READ: about(8_410, 0.03),
+            Stage.DECODE: about(219),
+            Stage.COLLATE: about(2_100, 0.01),
+            Stage.TRANSPORT: None,
+            Stage.LOADER: about(215, 0.016),
+            Stage.STEP: exact(512.0),
+            Stage.LOOP: about(214, 0.018),
+        },
+        Stage.DECODE,
+        {
+            Stage.STORAGE: "shards in sequence, cold, 2 readers: 3.51 GB/s",
+            Stage.DECODE: "9.10 ms of CPU per sample in each of 2 workers",
+            Stage.LOADER: "drained alone, 2 workers",
+            Stage.STEP: "emulated: 62.5 ms for 32 samples",
+        },
+    )
+    hot = HotFrame(stage=Stage.DECODE, function="load_image", file="/home/ada/project/train.py", line=88, samples=410)
+    stages = [
+        StageCost(stage=Stage.READ, wall_s=0.00012, cpu_s=0.00003, blocked_s=0.00009, runq_s=0.0, share=0.013),
+        StageCost(
+            stage=Stage.DECODE, wall_s=0.0093, cpu_s=0.0091, blocked_s=0.0001, runq_s=0.0001, share=0.9, hottest=hot
+        ),
+        StageCost(stage=Stage.COLLATE, wall_s=0.00048, cpu_s=0.00046, blocked_s=0.00002, runq_s=0.0, share=0.05),
+        StageCost(stage=Stage.TRANSPORT, wall_s=0.00021, cpu_s=0.00009, where="main"),
+    ]
+    advice = [
+        Advice(
+            code="IO101",
+            action="Set num_workers=6",
+            because="each worker adds 109 samples/s and 6 of 8 usable cores are idle; the step takes 512 samples/s",
+            settings={"num_workers": 6},
+            gain=Estimate(1.39, 1.29, 1.39, 40),
+            verified=Estimate(1.36, 1.33, 1.39, 30),
+            wrong_when="another process needs the idle cores",
+        ),
+        Advice(
+            code="IO110",
+            action="Decode with a faster JPEG library",
+            because="90% of a worker's time is decode, 88% of it CPU in load_image",
+            gain=Estimate(0.8, 0.7, 0.9, 1),
+            verified=Estimate(0.21, 0.15, 0.27, 12),
+        ),
+        Advice(
+            code="IO120", action="Store the images at 256 pixels", because="they are decoded at 500 and resized to 224"
+        ),
+    ]
+    return report(
+        Diagnosis(
+            verdict=Verdict.DATA_BOUND,
+            limiting_stage=Limit.DECODE,
+            evidence="decode takes 9.10 ms of CPU per sample; 2 workers give 219 samples/s; the step takes 512",
+            reasons=["storage is not the limit: it gives 31,900 samples/s cold"],
+            stall_share=StallShare(
+                measured=Estimate(0.582, 0.571, 0.593, 118), predicted=Estimate(0.572, 0.542, 0.602, 1)
+            ),
+            headroom=Estimate(1.39, 1.35, 1.43, 118),
+            loop_samples_per_s=about(214, 0.018),
+            ladder=ladder,
+            stages=stages,
+        ),
+        advice=advice,
+        what_if=what_if(),
+        timeline=timeline(),
+        caveats=[
+            Caveat("cache-warm", "41% of the shards were in the page cache before", "ioprobe storage URL --cold"),
+            Caveat("few-batches", "the interval of the loop rests on 118 batches"),
+        ],
+        metrics={
+            "time_to_first_batch_s": 1.25,
+            "wait_p50_s": 0.081,
+            "wait_p95_s": 0.24,
+            "wait_p99_s": 0.31,
+            "epoch_edge_s": 0.9,
+            "interference": 1.07,
+            "batch_bytes": 19_267_584,
+        },
+    )
+
+
+def compute_bound() -> Report:
+    """The step limits by far; no advice; linear rates lie close together."""
+    ladder = rungs(
+        {Stage.LOADER: about(215), Stage.STEP: about(64.1, 0.004), Stage.LOOP: about(63.8, 0.005)},
+        Stage.STEP,
+        {Stage.STEP: "train.py:make_step on cuda, 499 ms for 32 samples"},
+    )
+    return report(
+        Diagnosis(
+            verdict=Verdict.COMPUTE_BOUND,
+            limiting_stage=Limit.STEP,
+            evidence="the step takes 64.1 samples/s and the loader alone gives 215",
+            stall_share=StallShare(measured=Estimate(0.002, 0.0, 0.004, 80), predicted=exact(0.0)),
+            headroom=Estimate(0.005, 0.0, 0.012, 80),
+            ladder=ladder,
+        ),
+        advice=[
+            Advice(
+                code="IO190",
+                action="Use fewer workers: num_workers=1",
+                because="one worker gives 109 samples/s, 1.7 times what the step takes",
+                settings={"num_workers": 1},
+                gain=exact(0.0),
+            )
+        ],
+    )
+
+
+def communication_bound() -> Report:
+    """A trace with its partition."""
+    parts = {"compute": 0.52, "communication": 0.38, "transfer": 0.02, "data_stall": 0.03, "other_idle": 0.05}
+    partition = Partition(
+        compute_s=5.2,
+        communication_s=3.8,
+        transfer_s=0.2,
+        data_stall_s=0.3,
+        other_idle_s=0.5,
+        window_s=10.0,
+        steps=100,
+        device="cuda:0",
+        hidden_s={"communication": 6.1, "transfer": 0.9},
+    )
+    return report(
+        Diagnosis(
+            verdict=Verdict.COMMUNICATION_BOUND,
+            limiting_stage=Limit.COMMUNICATION,
+            evidence="38.0% of the step is exposed all-reduce; data stalls are 3.0%",
+            stall_share=StallShare(measured=Estimate(0.03, 0.02, 0.04, 100)),
+        ),
+        kind="profile",
+        target="trace.json.gz",
+        settings=None,
+        partition=parts,
+        partitions=[partition],
+    )
+
+
+def balanced() -> Report:
+    ladder = rungs(
+        {Stage.LOADER: about(530, 0.03), Stage.STEP: about(512, 0.004), Stage.LOOP: about(498, 0.012)}, Stage.STEP, {}
+    )
+    return report(
+        Diagnosis(
+            verdict=Verdict.BALANCED,
+            limiting_stage=Limit.DECODE,
+            evidence="the loader alone gives 530 samples/s and the step takes 512",
+            stall_share=StallShare(measured=Estimate(0.027, 0.015, 0.039, 200), predicted=Estimate(0.02, 0.0, 0.06, 1)),
+            headroom=Estimate(0.028, 0.016, 0.04, 200),
+            ladder=ladder,
+        )
+    )
+
+
+def misconfigured() -> Report:
+    """It fails before anything was measured: no ladder, no figure."""
+    return report(
+        Diagnosis(
+            verdict=Verdict.MISCONFIGURED,
+            limiting_stage=None,
+            evidence="the third batch cannot be collated: images of 480x640 and 500x375 in one batch",
+            stall_share=StallShare(),
+        ),
+        complete=False,
+        page=None,
+        failures=[
+            Failure(
+                phase="loop",
+                kind="exception",
+                message="RuntimeError: stack expects each tensor to be equal size, but got [3, 480, 640] at entry 0",
+                where="train.py:41",
+                hint="resize in the transform, or pass a collate_fn that pads",
+            )
+        ],
+        advice=[
+            Advice(
+                code="IO160",
+                action="Give the samples one size before they are collated",
+                because="default_collate stacks tensors and needs equal shapes",
+            )
+        ],
+    )
+
+
+def undecided() -> Report:
+    """The interval covers the boundary."""
+    ladder = rungs(
+        {Stage.LOADER: about(300, 0.4, 6), Stage.STEP: about(310, 0.02), Stage.LOOP: about(260, 0.3, 6)}, None, {}
+    )
+    return report(
+        Diagnosis(
+            verdict=Verdict.UNDECIDED,
+            limiting_stage=None,
+            evidence="the stall share lies between 1% and 31%: six batches are too few",
+            stall_share=StallShare(measured=Estimate(0.16, 0.01, 0.31, 6)),
+            headroom=Estimate(0.19, -0.05, 0.7, 6),
+            ladder=ladder,
+            unexplained="the loop is 13% slower than loader and step explain; likely: step and workers share cores",
+        ),
+        caveats=[Caveat("few-batches", "6 batches after warm-up", "ioprobe analyze ... --seconds 120")],
+    )
+
+
+def several_ranks(count: int = 4) -> Report:
+    """One rank is late and said to be so."""
+    ranks = [
+        RankSummary(
+            rank=i,
+            host=f"node{i // 2:02d}",
+            samples_per_s=about(128 - i),
+            stall_share=about(0.61 if i == 3 else 0.05, 0.1),
+            late=i == 3,
+            because="its loader is 2.4 times slower: 11 of 16 shards on this host are cold" if i == 3 else "",
+        )
+        for i in range(count)
+    ]
+    base = balanced()
+    return report(
+        Diagnosis(
+            verdict=Verdict.DATA_BOUND,
+            limiting_stage=Limit.STORAGE_BANDWIDTH,
+            evidence="rank 3 waits for data 61.0% of the time and the others wait for rank 3",
+            stall_share=StallShare(measured=Estimate(0.19, 0.17, 0.21, 400)),
+            headroom=Estimate(0.23, 0.2, 0.26, 400),
+            ladder=base.diagnosis.ladder,
+        ),
+        ranks=ranks,
+    )
+
+
+def partial() -> Report:
+    """Interrupted: something was measured, the rest is missing."""
+    return report(
+        Diagnosis(
+            verdict=Verdict.UNDECIDED,
+            limiting_stage=None,
+            evidence="interrupted before the loop was measured",
+            stall_share=StallShare(predicted=Estimate(0.3, 0.2, 0.45, 1)),
+            ladder=rungs({Stage.STORAGE: about(900), Stage.LOADER: None, Stage.STEP: None}, None, {}),
+        ),
+        complete=False,
+        failures=[Failure(phase="loader", kind="interrupted", message="interrupted by Ctrl-C")],
+    )
+
+
+def plain() -> Report:
+    """As little as a report can hold."""
+    return Report(
+        kind="loader",
+        created_at="2026-11-28T01:02:03Z",
+        version="0.1.0",
+        complete=True,
+        target="",
+        command="",
+        run=None,
+        host=Host(),
+        diagnosis=Diagnosis(verdict=Verdict.UNDECIDED, limiting_stage=None, evidence="", stall_share=StallShare()),
+    )
+
+
+def hostile() -> Report:
+    """Every free text carries control characters, markup, template code and a script's end."""
+    base = data_bound()
+    evil = HotFrame(stage=Stage.DECODE, function=HOSTILE, file=HOSTILE, line=1, samples=9)
+    diagnosis = Diagnosis(
+        verdict=Verdict.DATA_BOUND,
+        limiting_stage=Limit.DECODE,
+        evidence=HOSTILE,
+        reasons=[HOSTILE],
+        stall_share=base.diagnosis.stall_share,
+        ladder=[Rung(stage=Stage.DECODE, samples_per_s=about(9), detail=HOSTILE, lowest=True)],
+        stages=[StageCost(stage=Stage.DECODE, wall_s=0.1, hottest=evil)],
+        unexplained=HOSTILE,
+    )
+    return report(
+        diagnosis,
+        target=HOSTILE,
+        command=HOSTILE,
+        run=HOSTILE,
+        page=HOSTILE,
+        host=Host(hostname=HOSTILE, cpu_model=HOSTILE, accelerators=[HOSTILE], versions={HOSTILE: HOSTILE}),
+        advice=[Advice(code="IO1", action=HOSTILE, because=HOSTILE, settings={HOSTILE: HOSTILE}, wrong_when=HOSTILE)],
+        what_if=[
+            WhatIfPoint(settings={"num_workers": n, HOSTILE: f"{HOSTILE}{n % 2}"}, samples_per_s=about(n + 1))
+            for n in range(4)
+        ],
+        ranks=[RankSummary(rank=0, host=HOSTILE, samples_per_s=None, stall_share=None, late=True, because=HOSTILE)],
+        outcomes=[Outcome(name=HOSTILE, status="failed", text=HOSTILE, file=HOSTILE, line=3, fix=HOSTILE)],
+        caveats=[Caveat(HOSTILE, HOSTILE, HOSTILE)],
+        failures=[Failure(phase="loop", kind="exception", message=HOSTILE, where=HOSTILE, hint=HOSTILE)],
+        metrics={HOSTILE: 1.0},
+    )
+
+
+ALL = {
+    "data_bound": data_bound,
+    "compute_bound": compute_bound,
+    "communication_bound": communication_bound,
+    "balanced": balanced,
+    "misconfigured": misconfigured,
+    "undecided": undecided,
+    "several_ranks": several_ranks,
+    "partial": partial,
+    "plain": plain,
+    "hostile": hostile,
+}
