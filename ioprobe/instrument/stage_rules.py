@@ -1,7 +1,8 @@
 """The rules of the stage classifier, as tables to read.
 
 A pattern is one or more globs with spaces between them. For frames a glob is ``module:function`` (the function without
-its class), for calls the dotted call as written. ``*`` matches any run of characters. Within a table the first match wins.
+its class), for calls the dotted call as written. ``*`` matches any run of characters. Within a table the first match
+wins.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Rule(NamedTuple):
     """``data`` (below a dataset), ``main`` (not below a dataset) or ``any``."""
     innermost: bool = False
     """Only where the frame is the innermost one, that is, C code runs in it."""
-    waits: bool = False
-    """The call only says that time passes; the function around it says more."""
+    weak: bool = False
+    """Says little (a sleep, plain arithmetic): the name of the user's function around it says more, and goes first."""
 
     def applies(self, data: bool) -> bool:
         """Return whether the rule is meant for this side."""
@@ -167,16 +168,19 @@ ANCHORS: tuple[Anchor, ...] = (
         "checkpoint",
         Region.SETTLED,
         "torch.serialization:save torch.serialization:_save torch.serialization:_legacy_save safetensors*:save* "
-        "torch.distributed.checkpoint*:* orbax.*:* transformers.trainer:_save* transformers.modeling_utils:save_pretrained "
+        "torch.distributed.checkpoint*:* orbax.*:* transformers.trainer:_save* "
+        "transformers.modeling_utils:save_pretrained  "
         "accelerate.checkpointing:* accelerate.accelerator:save_state deepspeed.runtime.checkpoint*:* "
-        "lightning*checkpoint*:* pytorch_lightning*checkpoint*:* *:save_checkpoint *:_save_checkpoint *:write_checkpoint",
+        "lightning*checkpoint*:* pytorch_lightning*checkpoint*:* *:save_checkpoint "
+        "*:_save_checkpoint *:write_checkpoint",
         settles=Stage.CHECKPOINT,
         main_only=True,
     ),
     Anchor(
         "hand-written batch",
         Region.DATASET,
-        "*:get_batch *:next_batch *:load_batch *:make_batch *:get_next_batch *:sample_batch *:fetch_batch *:data_iter "
+        "*:get_batch *:next_batch *:load_batch *:make_batch *:get_next_batch *:sample_batch "
+        "*:fetch_batch *:data_iter  "
         "webdataset.pipeline:* webdataset.compat:__iter__ streaming.base.dataset:__iter__ "
         "litdata.streaming.dataset:__next__ datasets.iterable_dataset:__iter__",
         main_only=True,
@@ -208,7 +212,8 @@ ANCHORS: tuple[Anchor, ...] = (
         "training step",
         Region.STEP,
         "torch.nn.modules.module:*call_impl torch.nn.modules.module:__call__ torch.nn.functional:* "
-        "torch.autograd*:* torch._tensor:backward torch.optim*:* torch._dynamo*:* torch._inductor*:* torch._functorch*:* "
+        "torch.autograd*:* torch._tensor:backward torch.optim*:* torch._dynamo*:* torch._inductor*:* "
+        "torch._functorch*:*  "
         "torch.amp*:* torch.cuda.*:* torch.cuda:* torch.accelerator*:* torch.compiler*:* triton*:* deepspeed.*:* "
         "apex.*:* accelerate.accelerator:backward accelerate.optimizer:* transformers.trainer:training_step",
         default=Stage.STEP,
@@ -255,10 +260,12 @@ LEAF_RULES: tuple[Rule, ...] = (
     Rule(
         "collective",
         Stage.COMMUNICATION,
-        "torch.distributed.distributed_c10d:* torch.distributed._functional_collectives:* torch.distributed.c10d_logger:* "
+        "torch.distributed.distributed_c10d:* torch.distributed._functional_collectives:* "
+        "torch.distributed.c10d_logger:*  "
         "torch.distributed.nn.*:* torch.nn.parallel.distributed:_sync* torch.nn.parallel.distributed:_pre_forward "
         "torch.distributed.algorithms.*:* torch.distributed.fsdp.*:*unshard* torch.distributed.fsdp.*:*all_gather* "
-        "torch.distributed.fsdp.*:*reduce_scatter* torch.distributed.tensor*:*redistribute* torch.distributed.utils:* "
+        "torch.distributed.fsdp.*:*reduce_scatter* torch.distributed.tensor*:*redistribute* "
+        "torch.distributed.utils:*  "
         "horovod.*:* deepspeed.comm.*:* nccl*:* mpi4py*:*",
         where="main",
     ),
@@ -268,12 +275,14 @@ LEAF_RULES: tuple[Rule, ...] = (
         "remote file system",
         Stage.READ,
         "fsspec*:* s3fs*:* gcsfs*:* adlfs*:* obstore*:* ossfs*:* smart_open*:* boto3*:* botocore*:* s3transfer*:* "
-        "s3torchconnector*:* google.cloud.storage*:* azure.storage*:* minio*:* huggingface_hub*:* paramiko*:* hdfs*:*",
+        "s3torchconnector*:* google.cloud.storage*:* azure.storage*:* minio*:* huggingface_hub*:* "
+        "paramiko*:* hdfs*:*",
     ),
     _data(
         "http client",
         Stage.READ,
-        "urllib*:* requests*:* http.client:* httpx*:* httpcore*:* aiohttp*:* aiobotocore*:* anyio*:* asyncio*:* ssl:* socket:*",
+        "urllib*:* requests*:* http.client:* httpx*:* httpcore*:* aiohttp*:* aiobotocore*:* anyio*:* "
+        "asyncio*:* ssl:* socket:*",
     ),
     _data("reads below gzip", Stage.READ, "gzip:_PaddedFile* tarfile:_read_gzip_header"),
     # Decoding
@@ -287,7 +296,8 @@ LEAF_RULES: tuple[Rule, ...] = (
         "image decoder",
         Stage.DECODE,
         "torchvision.io*:* turbojpeg*:* simplejpeg*:* imageio*:* skimage.io*:* skimage._shared*:* tifffile*:* "
-        "pydicom*:* nibabel*:* rasterio*:* imagecodecs*:* pyvips*:* kornia_rs*:* nvidia.nvjpeg*:* cv2*:imread cv2*:imdecode",
+        "pydicom*:* nibabel*:* rasterio*:* imagecodecs*:* pyvips*:* kornia_rs*:* nvidia.nvjpeg*:* "
+        "cv2*:imread cv2*:imdecode",
     ),
     _data(
         "audio or video decoder",
@@ -298,7 +308,8 @@ LEAF_RULES: tuple[Rule, ...] = (
     _data(
         "decompression",
         Stage.DECODE,
-        "gzip:* bz2:* lzma:* zlib:* _compression:* compression.*:* zstandard*:* lz4*:* blosc*:* numcodecs*:* zarr.codecs*:* "
+        "gzip:* bz2:* lzma:* zlib:* _compression:* compression.*:* zstandard*:* lz4*:* blosc*:* "
+        "numcodecs*:* zarr.codecs*:*  "
         "snappy*:* brotli*:*",
     ),
     _data(
@@ -307,14 +318,17 @@ LEAF_RULES: tuple[Rule, ...] = (
     _data(
         "parsing",
         Stage.DECODE,
-        "json*:* orjson*:* ujson*:* msgpack*:* pickle:* cbor*:* csv:* xml*:* lxml*:* yaml*:* base64:* google.protobuf*:* "
-        "tfrecord*:* avro*:* fastavro*:* torch.serialization:load torch.serialization:_load torch.serialization:_legacy_load "
+        "json*:* orjson*:* ujson*:* msgpack*:* pickle:* cbor*:* csv:* xml*:* lxml*:* yaml*:* "
+        "base64:* google.protobuf*:*  "
+        "tfrecord*:* avro*:* fastavro*:* torch.serialization:load torch.serialization:_load "
+        "torch.serialization:_legacy_load  "
         "torch.serialization:* webdataset.autodecode:* webdataset.cborsiterators:* pandas.io*:* struct:*",
     ),
     _data(
         "tokenizer",
         Stage.DECODE,
-        "tokenizers*:* transformers.tokenization*:* transformers.*.tokenization*:* sentencepiece*:* tiktoken*:* sacremoses*:*",
+        "tokenizers*:* transformers.tokenization*:* transformers.*.tokenization*:* sentencepiece*:* "
+        "tiktoken*:* sacremoses*:*",
     ),
     _data(
         "dataset library decodes",
@@ -344,7 +358,8 @@ LEAF_RULES: tuple[Rule, ...] = (
     _data(
         "streaming library reads",
         Stage.READ,
-        "streaming.base.storage*:* streaming.base.stream:* streaming.base.format*:* streaming.base.dataset:prepare_shard "
+        "streaming.base.storage*:* streaming.base.stream:* streaming.base.format*:* "
+        "streaming.base.dataset:prepare_shard  "
         "streaming.base.dataset:_wait* litdata.streaming.downloader:* litdata.streaming.item_loader:* "
         "litdata.streaming.reader:* torchdata.datapipes.iter.load*:*",
     ),
@@ -358,8 +373,14 @@ LEAF_RULES: tuple[Rule, ...] = (
         "transform library",
         Stage.TRANSFORM,
         "torchvision.transforms*:* albumentations*:* albucore*:* imgaug*:* kornia*:* torchaudio.transforms*:* "
-        "torchaudio.functional*:* librosa*:* monai*:* audiomentations*:* volumentations*:* scipy*:* skimage*:* PIL.*:* "
-        "cv2*:* numpy*:* torch.nn*:* torch.functional:* torch._tensor*:* pandas*:* random:*",
+        "torchaudio.functional*:* librosa*:* monai*:* audiomentations*:* volumentations*:* skimage*:* PIL.*:*",
+    ),
+    Rule(
+        "arithmetic",
+        Stage.TRANSFORM,
+        "cv2*:* numpy*:* scipy*:* torch.nn*:* torch.functional:* torch._tensor*:* pandas*:* random:*",
+        where="data",
+        weak=True,
     ),
 )
 
@@ -367,19 +388,22 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule(
         "lock call",
         Stage.LOCK,
-        calls="*.acquire *.acquire_* *lock.__enter__ *mutex.__enter__ *semaphore.__enter__ fcntl.flock fcntl.lockf fcntl.fcntl",
+        calls="*.acquire *.acquire_* *lock.__enter__ *mutex.__enter__ *semaphore.__enter__ fcntl.flock "
+        "fcntl.lockf fcntl.fcntl",
     ),
     Rule(
         "decompress call",
         Stage.DECODE,
-        calls="zlib.decompress* gzip.decompress bz2.decompress lzma.decompress zstd.* zstandard.* *.decompress *.decompressobj "
+        calls="zlib.decompress* gzip.decompress bz2.decompress lzma.decompress zstd.* zstandard.* "
+        "*.decompress *.decompressobj  "
         "lz4.* snappy.* brotli.* blosc*.*",
         where="data",
     ),
     Rule(
         "decode call",
         Stage.DECODE,
-        calls="cv2.imdecode cv2.imread *.imdecode *.decode_jpeg *.decode_image *.decode_png *.jpeg.decode torchvision.io.* "
+        calls="cv2.imdecode cv2.imread *.imdecode *.decode_jpeg *.decode_image *.decode_png *.jpeg.decode "
+        "torchvision.io.*  "
         "simplejpeg.* *.decode Image.open PIL.Image.open av.open decord.* soundfile.read sf.read torchaudio.load",
         where="data",
     ),
@@ -392,8 +416,10 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule(
         "parse call",
         Stage.DECODE,
-        calls="json.loads json.load orjson.loads ujson.loads msgpack.* pickle.loads pickle.load marshal.loads torch.load "
-        "struct.unpack* base64.* *.encode_batch *.encode tokenizer tokenizer.* *.tokenizer *tokenize *.ParseFromString",
+        calls="json.loads json.load orjson.loads ujson.loads msgpack.* pickle.loads pickle.load "
+        "marshal.loads torch.load  "
+        "struct.unpack* base64.* *.encode_batch *.encode tokenizer tokenizer.* *.tokenizer *tokenize "
+        "*.ParseFromString",
         where="data",
     ),
     Rule("shared memory call", Stage.TRANSPORT, calls="*.share_memory_ *.share_memory *.dumps_for_queue"),
@@ -406,13 +432,15 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule(
         "read call",
         Stage.READ,
-        calls="open io.open os.open os.read os.pread os.preadv os.stat os.listdir os.scandir os.lseek *.read *.readinto "
+        calls="open io.open os.open os.read os.pread os.preadv os.stat os.listdir os.scandir os.lseek "
+        "*.read *.readinto  "
         "*.readline *.readlines *.read_bytes *.read_text *.pread *.recv *.recv_into *.readall *.read_at *.get_object "
-        "*.seek np.load numpy.load np.fromfile numpy.fromfile np.memmap numpy.memmap mmap.mmap *.urlopen requests.get "
+        "*.seek np.load numpy.load np.fromfile numpy.fromfile np.memmap numpy.memmap mmap.mmap "
+        "*.urlopen requests.get  "
         "*.cat_file *.get_range *.cat_ranges pa.memory_map *.open_input_file select.select *.poll *.select",
         where="data",
     ),
-    Rule("sleeps, as a device would", Stage.READ, calls="time.sleep sleep asyncio.sleep", where="data", waits=True),
+    Rule("sleeps, as a device would", Stage.READ, calls="time.sleep sleep asyncio.sleep", where="data", weak=True),
     Rule("pinning call", Stage.TRANSFER, calls="*.pin_memory", where="main"),
     Rule("copy to device call", Stage.TRANSFER, calls="*.to *.cuda *.xpu *.npu *.mps *.hpu *.to_device", where="main"),
     Rule(
@@ -443,8 +471,15 @@ NAME_HINTS: tuple[Rule, ...] = (
     Rule(
         "named for reading",
         Stage.READ,
-        "read* *_read *_read_* *download* *fetch* *load_file* *load_bytes* *open_file* open *_open get_object pread *from_disk*",
+        "read* *_read *_read_* *download* *fetch* *load_file* *load_bytes* *open_file* open *_open "
+        "get_object pread *from_disk*",
     ),
+)
+
+# Where a thread that has nothing to do is found.
+IDLE_THREAD = (
+    "threading:wait threading:_wait_for_tstate_lock queue:get selectors:select socket:accept "
+    "concurrent.futures.thread:_worker multiprocessing.pool:_handle_* multiprocessing.pool:_wait_for_updates"
 )
 
 DATASET_METHODS = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"})

@@ -26,6 +26,7 @@ from ioprobe.instrument.stage_rules import (
     ANCHORS,
     CALL_RULES,
     DATASET_METHODS,
+    IDLE_THREAD,
     LEAF_RULES,
     NAME_HINTS,
     WELL_KNOWN,
@@ -150,17 +151,22 @@ def known_call(call: str) -> bool:
 
 
 _WORKER_LOOP = pattern("torch.utils.data._utils.worker:_worker_loop torchdata.stateful_dataloader.worker:_worker_loop")
+_PROCESS_RUN = pattern("multiprocessing.process:run torch.multiprocessing.spawn:_wrap")
+_IDLE_THREAD = pattern(IDLE_THREAD)
 
 
 def role_frames(frames: Sequence[Frame]) -> tuple[Sequence[Frame], bool]:
-    """Return the frames of a worker without those inherited from its parent, and whether it is a worker.
+    """Return the frames of a process without those inherited from its parent, and whether it is a DataLoader worker.
 
     A forked worker's stack goes on into the main process's frames (``DataLoader.__iter__`` and the training script),
-    which are not what the worker does.
+    which are not what the worker does; the same holds for any process that multiprocessing started.
     """
     for i, frame in enumerate(frames):
-        if _bare(frame.function) == "_worker_loop" and _WORKER_LOOP.match(":".join(_key(frame))):
+        place = ":".join(_key(frame))
+        if _WORKER_LOOP.match(place):
             return frames[: i + 1], True
+        if i and _PROCESS_RUN.match(place):
+            return frames[:i], False
     return frames, False
 
 
@@ -251,11 +257,14 @@ def _decide(frames: Sequence[Frame], worker: bool, role: str, extra_rules: Seque
         return _worker_loop(frames, at)
     if region is Region.PIN_LOOP and _queue_child(frames, at) == "put":
         return Stage.TRANSPORT, "pin thread hands over", frames[at]
-    data = region is Region.DATASET or (region is Region.NONE and worker)
+    if region is Region.NONE and role == "thread" and _IDLE_THREAD.match(":".join(_key(frames[0]))):
+        return Stage.WAIT, "idle thread", frames[0]
+    # Threads beside the main one are prefetchers, clients of a store, decoders: what they do is data work.
+    data = region is Region.DATASET or (region is Region.NONE and (worker or role == "thread"))
     found = _walk(inside, data)
     if found is not None:
         return found
-    if data:
+    if data and role != "thread":
         return Stage.TRANSFORM, "dataset code", frames[min(at, len(frames) - 1)]
     if anchor is not None and anchor.default is not None:
         return anchor.default, anchor.name, frames[at]
@@ -263,25 +272,18 @@ def _decide(frames: Sequence[Frame], worker: bool, role: str, extra_rules: Seque
 
 
 def _walk(frames: Sequence[Frame], data: bool) -> tuple[Stage, str, Frame] | None:
-    """Return what the innermost frame that a rule knows says."""
-    if frames[0].call:
-        rule = _called(frames[0].call, data)
-        if rule is not None and not rule.waits:
-            return rule.stage, rule.name, frames[0]
-    for frame in frames:
-        rule = _leaf(*_key(frame), data)
-        if rule is not None and (not rule.innermost or frame is frames[0]):
-            return rule.stage, rule.name, frame
-        if data and is_user_frame(frame):
-            hint = _hint(_bare(frame.function))
-            if hint is not None:
-                return hint.stage, hint.name, frame
-    if frames[0].call:
-        # A sleep says only that it blocks; what its function is called says more, so it comes last.
-        rule = _called(frames[0].call, data)
-        if rule is not None:
-            return rule.stage, rule.name, frames[0]
-    return None
+    """Return what the innermost frame that a rule knows says; weak rules only where nothing else speaks."""
+    weak: tuple[Stage, str, Frame] | None = None
+    for i, frame in enumerate(frames):
+        leaf = _leaf(*_key(frame), data)
+        hint = _hint(_bare(frame.function)) if data and is_user_frame(frame) else None
+        for rule in (_called(frame.call, data) if i == 0 and frame.call else None, leaf, hint):
+            if rule is None or (rule.innermost and i > 0):
+                continue
+            if not rule.weak:
+                return rule.stage, rule.name, frame
+            weak = weak or (rule.stage, rule.name, frame)
+    return weak
 
 
 def _worker_loop(frames: Sequence[Frame], at: int) -> tuple[Stage, str, Frame]:
