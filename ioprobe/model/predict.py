@@ -1,0 +1,190 @@
+"""What a setting would give: the replay, its interval, and when to doubt it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ioprobe.model.bounds import bounds
+from ioprobe.model.profile import Floats, Prediction, Profile, Setting
+from ioprobe.model.simulate import System, Trace, simulate
+from ioprobe.model.system import build
+from ioprobe.run import Caveat
+from ioprobe.stats import Estimate
+
+CONFIDENCE_90 = 1.645
+
+
+def predict(profile: Profile, setting: Setting, *, seed: int = 0, batches: int | None = None) -> Prediction:
+    """Return what the loop would do at a setting.
+
+    Args:
+        profile: A calibrated loader.
+        setting: The setting, what-if factors included.
+        seed: Seed of the replay; the same seed gives the same answer.
+        batches: Batches to replay; None chooses.
+    """
+    if not profile.adaptable:
+        return _opaque(profile, setting)
+    system = build(profile, setting, seed=seed)
+    length = batches or _length(profile, setting)
+    steady = simulate(_endless(system), length)
+    samples = profile.samples_per_batch * setting.batch_size_factor
+    rate, stall, waits = _steady(steady, setting)
+    alone = simulate(_endless(_drained(system)), length)
+    loader = _steady(alone, setting)[0]
+    ceiling = bounds(profile, setting)
+    error = _error(profile, setting, ceiling.binding)
+    epoch_rate, epoch_stall = _epoch(system, samples)
+    memory, shm = _memory(profile, setting)
+    p50, p95, p99 = (float(q) for q in np.quantile(waits, [0.5, 0.95, 0.99]))
+    return Prediction(
+        setting=setting,
+        samples_per_s=_estimate(rate * samples, error, profile.n),
+        stall_share=_stall_estimate(stall, error, profile.n),
+        loader_samples_per_s=_estimate(loader * samples, error, profile.n),
+        epoch_samples_per_s=epoch_rate,
+        epoch_stall_share=epoch_stall,
+        wait_p50_s=p50,
+        wait_p95_s=p95,
+        wait_p99_s=p99,
+        time_to_first_batch_s=float(steady.return_s[0]),
+        binding=ceiling.binding,
+        drains_after_steps=_drain(system, stall, length),
+        memory_bytes=memory,
+        shm_bytes=shm,
+        extrapolates=_doubts(profile, setting),
+    )
+
+
+def loader_rate(profile: Profile, setting: Setting, *, seed: int = 0, batches: int | None = None) -> float:
+    """Return the steady rate alone [samples/s], without the rest of a prediction."""
+    trace = simulate(_endless(build(profile, setting, seed=seed)), batches or _length(profile, setting))
+    return _steady(trace, setting)[0] * profile.samples_per_batch * setting.batch_size_factor
+
+
+def _endless(system: System) -> System:
+    return replace(system, batches_per_epoch=None)
+
+
+def _drained(system: System) -> System:
+    return replace(system, step_s=(0.0,), step_cpu_share=0.0, main_first=True)
+
+
+def _length(profile: Profile, setting: Setting) -> int:
+    return int(min(3000, max(300, 12 * setting.depth, 2 * profile.fetch_cpu_s.size)))
+
+
+def _steady(trace: Trace, setting: Setting) -> tuple[float, float, Floats]:
+    """Return batches per second, stall share and the waits, past the prefetched burst."""
+    n = trace.return_s.size
+    skip = min(n // 3, max(6, 3 * setting.depth))
+    crew = max(1, setting.num_workers)
+    last = skip + (n - 1 - skip) // crew * crew  # whole rounds of workers
+    span = float(trace.return_s[last] - trace.return_s[skip])
+    waits = trace.wait_s[skip + 1 : last + 1]
+    if span <= 0:
+        return math.inf, 0.0, waits
+    return (last - skip) / span, float(waits.sum()) / span, waits
+
+
+def _epoch(system: System, samples: float) -> tuple[float | None, float | None]:
+    """Rate and stall share over whole epochs, start-up of workers at their edges included."""
+    length = system.batches_per_epoch
+    if length is None or system.num_workers == 0 or length > 3000:
+        return None, None
+    trace = simulate(system, 2 * length)
+    if trace.return_s.size < 2 * length:
+        return None, None
+    begin, end = float(trace.step_end_s[length - 1]), float(trace.step_end_s[2 * length - 1])
+    waits = float(trace.wait_s[length:].sum())
+    span = end - begin
+    return length / span * samples, waits / span
+
+
+def _drain(system: System, stall: float, length: int) -> int | None:
+    """Steps for which a full buffer hides that the loader is too slow."""
+    if stall < 0.02 or system.num_workers == 0 or max(system.step_s) <= 0:
+        return None
+    depth = system.num_workers * system.prefetch_factor
+    trace = simulate(_endless(system), max(50, min(length, 20 * depth)), start_full=True)
+    floor = system.receive_cpu_s + system.receive_busy_s + system.dispatch_cpu_s
+    slow = np.flatnonzero(trace.wait_s[1:] > 2 * floor + 0.02 * float(np.mean(system.step_s)))
+    return int(slow[0]) + 1 if slow.size else None
+
+
+def _memory(profile: Profile, setting: Setting) -> tuple[float | None, float | None]:
+    worker, batch = profile.memory.worker_bytes, profile.memory.batch_bytes
+    held = None if batch is None else batch * setting.batch_size_factor * max(1, setting.depth + 1)
+    if setting.num_workers == 0:
+        return held, 0.0
+    total = None if worker is None else worker * setting.num_workers + (held or 0.0)
+    return total, held
+
+
+def _error(profile: Profile, setting: Setting, binding: str) -> float:
+    """Standard error of a predicted rate [fraction]: the calibration's own and the model's known one."""
+    own = profile.measured.relative_halfwidth / 1.96 if profile.measured is not None else 0.05
+    known = {"step": 0.008, "workers": 0.03, "cores": 0.04, "main": 0.05, "storage": 0.05, "lock": 0.05}[binding]
+    return math.hypot(min(own, 0.5) if binding != "step" else 0.0, known)
+
+
+def _estimate(value: float, error: float, n: int) -> Estimate:
+    half = CONFIDENCE_90 * error
+    return Estimate(value, value * max(0.0, 1 - half), value * (1 + half), n)
+
+
+def _stall_estimate(stall: float, error: float, n: int) -> Estimate:
+    # stall = 1 - step * rate: an error of the rate moves what is not stall.
+    half = CONFIDENCE_90 * error * (1 - stall)
+    return Estimate(stall, max(0.0, stall - half), min(1.0, stall + half), n)
+
+
+def _doubts(profile: Profile, setting: Setting) -> tuple[Caveat, ...]:
+    found = list(profile.caveats)
+    here = max(1, profile.current.num_workers)
+    if setting.num_workers > 4 * here:
+        found.append(
+            Caveat(
+                code="extrapolates",
+                text=f"num_workers={setting.num_workers} is {setting.num_workers / here:.0f} times the measured {here}",
+                settle=f"ioprobe loader TARGET --num-workers {setting.num_workers}",
+            )
+        )
+    if setting.cores is not None and setting.cores > 2 * profile.cores:
+        found.append(
+            Caveat(code="extrapolates", text=f"{setting.cores:g} cores; measured on {profile.cores:g}", settle="")
+        )
+    return tuple(found)
+
+
+def _opaque(profile: Profile, setting: Setting) -> Prediction:
+    """Replay the measured gaps between batches against another step; workers cannot be varied."""
+    waits = profile.waits_s
+    step = profile.step.mean_s if setting.step_s is None else setting.step_s
+    per_batch = profile.samples_per_batch / profile.measured.value if profile.measured else float(waits.mean())
+    made = max(per_batch, 1e-9)
+    period = max(made, step)
+    stall = max(0.0, 1 - step / period)
+    error = _error(profile, setting, "step" if step >= made else "workers") + 0.02
+    rate = profile.samples_per_batch / period
+    p50, p95, p99 = (float(q) for q in np.quantile(np.maximum(0.0, waits - step), [0.5, 0.95, 0.99]))
+    return Prediction(
+        setting=setting,
+        samples_per_s=_estimate(rate, error, profile.n),
+        stall_share=_stall_estimate(stall, error, profile.n),
+        loader_samples_per_s=_estimate(profile.samples_per_batch / made, error, profile.n),
+        epoch_samples_per_s=None,
+        epoch_stall_share=None,
+        wait_p50_s=p50,
+        wait_p95_s=p95,
+        wait_p99_s=p99,
+        time_to_first_batch_s=profile.startup.first_batch_s or 0.0,
+        binding="step" if step >= made else "workers",
+        drains_after_steps=None,
+        memory_bytes=None,
+        shm_bytes=None,
+        extrapolates=profile.caveats,
+    )
