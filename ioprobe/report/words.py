@@ -85,11 +85,11 @@ def _interval(estimate: Estimate, form: Callable[[float], str], half: Callable[[
 def _small(number: float) -> str:
     """Return a half-width with the digits that matter.
 
-    >>> _small(0.04), _small(2.34), _small(23.4)
-    ('<0.1', '2.3', '23')
+    >>> _small(0.0001), _small(0.04), _small(2.34), _small(23.4)
+    ('<0.01', '0.04', '2.3', '23')
     """
     if number < 0.095:
-        return "<0.1"
+        return "<0.01" if number < 0.005 else f"{number:.2f}"
     return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:.0f}"
 
 

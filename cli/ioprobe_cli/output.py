@@ -1,0 +1,167 @@
+"""Shared options and the one place that writes a report: format, file or stdout, colour and width."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ioprobe.errors import OutputError
+
+if TYPE_CHECKING:
+    from ioprobe.diagnosis.types import Report
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FORMATS = ("text", "json", "md", "html")
+RUNS_FOLDER = "ioprobe-runs"
+PIPED_WIDTH = 100
+"""Columns of a text report that goes to a file or a pipe."""
+_GLYPHS = "█▏▒▶±–…"
+
+
+def format_option(*formats: str, default: str = "text") -> Callable[[Command], Command]:
+    """``--format``; the formats are those that the command can write, all of ``FORMATS`` when none is named."""
+    return click.option(
+        "--format",
+        "format_",
+        type=click.Choice(formats or FORMATS),
+        default=default,
+        show_default=True,
+        help="What to print on stdout; json is for scripts.",
+    )
+
+
+def quiet_option() -> Callable[[Command], Command]:
+    """``--quiet``: no progress and no hints on stderr."""
+    return click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+
+
+def output_file_option() -> Callable[[Command], Command]:
+    """``--output FILE`` of a command that renders."""
+    return click.option(
+        "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there instead of stdout."
+    )
+
+
+def output_folder_option() -> Callable[[Command], Command]:
+    """``--output DIR`` of a command that measures."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help=f"Where run file and page go; default: a new folder under ./{RUNS_FOLDER}.",
+    )
+
+
+def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Path:
+    """Make and return the folder for a run file and its page; files that are there are never overwritten.
+
+    Args:
+        kind: The command's name; begins the folder's name.
+        created_at: UTC, ISO 8601; follows in the folder's name.
+        output: What the user asked for; taken as it is while it holds no ``run.json``.
+
+    Raises:
+        OutputError: the folder cannot be made, or holds a run already.
+    """
+    try:
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            if (output / "run.json").exists():
+                raise OutputError(
+                    f"'{output}' holds a run already; it is not overwritten", hint="choose another --output"
+                )
+            return output
+        stamp = "".join(c for c in created_at[:19] if c.isdigit() or c == "T").replace("T", "-")
+        parent = Path(RUNS_FOLDER)
+        parent.mkdir(exist_ok=True)
+        for number in range(1, 1000):
+            folder = parent / (f"{kind}-{stamp}" + (f"-{number}" if number > 1 else ""))
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        place = output or Path(RUNS_FOLDER)
+        raise OutputError(
+            f"cannot make the folder '{place}': {error.strerror}", hint="choose another place with --output"
+        ) from None
+    raise OutputError(f"'{parent}' holds a thousand runs of this second", hint="choose another --output")
+
+
+def render(report: Report, format_: str, *, to_terminal: bool = False) -> str:
+    """Return the report in a format of ``FORMATS``; text asks stdout for width, colour and characters."""
+    if format_ == "json":
+        from ioprobe.report import json
+
+        return json.render(report)
+    if format_ == "md":
+        from ioprobe.report import markdown
+
+        return markdown.render(report)
+    if format_ == "html":
+        from ioprobe.report import html
+
+        return html.render(report)
+    from ioprobe.report import terminal
+
+    if not to_terminal:
+        return terminal.render(report, width=PIPED_WIDTH, color=False)
+    return terminal.render(report, width=terminal_width(), color=wants_color(), unicode=knows_unicode())
+
+
+def emit(report: Report, format_: str = "text", *, output: Path | None = None) -> None:
+    """Write the report to a file, or to stdout as the terminal there can show it.
+
+    Raises:
+        OutputError: the file cannot be written; what was there before is kept.
+    """
+    if output is not None:
+        from ioprobe.run import write_atomic
+
+        write_atomic(output, render(report, format_).encode())
+        return
+    write_stdout(render(report, format_, to_terminal=True))
+
+
+def write_stdout(text: str) -> None:
+    """Write text to stdout as it is: colours were decided, and every format but text is UTF-8."""
+    stdout = sys.stdout
+    encoding = getattr(stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        click.echo(text.encode(), nl=False)
+    else:
+        click.echo(text, nl=False, color=True)
+
+
+def terminal_width() -> int:
+    """Return the columns of stdout's terminal, or those of a text file."""
+    return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+
+
+def wants_color() -> bool:
+    """Whether stdout shows colours: a terminal, unless ``NO_COLOR`` or ``TERM=dumb``; ``FORCE_COLOR`` insists."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def knows_unicode() -> bool:
+    """Whether stdout's encoding has the characters that bars are drawn with."""
+    try:
+        _GLYPHS.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
