@@ -287,6 +287,24 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     cores: float = 1.0
 
 
+class ProcessLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel says of one process of a job over a window, stacks aside."""
+
+    role: str
+    """``main`` or ``worker``."""
+    pid: int
+    window_s: float
+    cpu_s: float
+    """CPU time of all its threads within the window [s]."""
+    read_bytes: int | None = None
+    """Through read(2) and the like; None where the kernel does not tell."""
+    read_ops: int | None = None
+    device_read_bytes: int | None = None
+    """Of them, from a block device."""
+    states: dict[str, int] = {}
+    """How often its main thread was seen ``running``, in ``disk`` wait, or asleep in a kernel function by name."""
+
+
 class SampleRepeats(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the loader delivers samples more than once per epoch."""
 
@@ -329,6 +347,7 @@ class LoaderRun(msgspec.Struct, kw_only=True):
     batch_tensors: int | None = None
     """Median number of tensors in a batch (each costs a descriptor)."""
     stacks: list[StackShares] = []
+    processes: list[ProcessLoad] = []
     load: HostLoad | None = None
     repeats: SampleRepeats | None = None
     device_read_bytes: int | None = None
@@ -426,7 +445,16 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     rank: int = 0
     hidden_s: dict[str, float] = {}
-    """Total seconds of communication, transfer and loader, hidden parts included."""
+    """Total seconds of ``communication``, ``transfer`` and ``loader``, hidden parts included; where seen also
+    ``other_copies`` (exposed copies that are not host to device and fills, part of compute_s), ``pageable`` (copies
+    from memory that is not pinned), ``waiting_for_ranks`` (in collectives, for a later rank) and ``kept_waiting``
+    (what each other rank waited for this one, on average)."""
+    steps_s: list[float] = []
+    """Length of each step's window, in order; they sum to window_s [s]."""
+    stalls_s: list[float] = []
+    """Data stall within each step's window; they sum to data_stall_s [s]."""
+    source: str = ""
+    """File that it was read from."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
