@@ -10,13 +10,13 @@ from typing import Any
 
 from ioprobe import stats
 from ioprobe.probe import step_parts
-from ioprobe.probe.faults import failure_of
+from ioprobe.probe.failures import failure_of
 from ioprobe.probe.step_clock import Block, Clock, clock_for
 from ioprobe.run import Failure, StepRun
 
 Step = Callable[[Any], Any]
 Following = Callable[[], Any]
-Progress = Callable[[float], None]
+Progress = Callable[[str, float, float], None]
 
 NARROW = 0.02
 """Half the 95% interval over the mean at which a measurement may end early [fraction]."""
@@ -104,7 +104,7 @@ def measure_step(
         seconds: Budget of the steady state [s]; warm-up takes at most a quarter more, the first step apart.
         samples: Training examples in a batch.
         device: ``torch.device`` to time on; the accelerator that works here by default, or the CPU.
-        progress: Called with the share of the budget that is spent [fraction].
+        progress: Called with what is measured, the seconds spent and the seconds it may take.
         more_batches: Further batches to take turns with.
         tokens: Tokens in a batch.
         source: Where the step comes from, for the report.
@@ -132,7 +132,7 @@ def measure_step(
     except KeyboardInterrupt:
         result.failure = Failure(phase="step", kind="interrupted", message="interrupted while the step was measured")
     except (Exception, SystemExit) as error:
-        result.failure = failure_of(error, phase="step")
+        result.failure = failure_of(error, "step")
     return result
 
 
@@ -165,7 +165,7 @@ def _measure(clock: Clock, following: Following, seconds: float, result: StepRun
             continue
         looked = now
         if progress is not None:
-            progress(min(1.0, (now - began) / seconds) if seconds > 0 else 1.0)
+            progress("the step alone", now - began, seconds)
         if _enough(result.durations_s, now - began, seconds, emulated=result.emulated):
             break
     clock.drain(block)
