@@ -1,0 +1,122 @@
+"""A saved run -> the facts that only a measurement can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ioprobe.run import LoaderRun, MainBatches, Run, WorkerBatches
+
+Floats = NDArray[np.float64]
+# A batch that is put travels through a queue and a pipe before the main process has it [s].
+DELIVERY_S = 0.003
+LEAST_BATCHES = 8
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """Return what a run showed, by name of :class:`PipelineFacts`; what it cannot carry is left out."""
+    measured = run.loop() or run.loader_alone()
+    facts: dict[str, Any] = {}
+    failures = [m.failure for m in run.loaders if m.failure] + list(run.failures)
+    if failures:
+        facts["failure"] = failures[0].message
+    if run.step and run.step.durations_s:
+        facts["step_s"] = float(np.mean(run.step.durations_s))
+    if measured is not None:
+        facts.update(_loader_facts(measured, facts.get("step_s")))
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _loader_facts(measured: LoaderRun, step_s: float | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"batch_bytes": measured.batch_bytes, "batch_tensors": measured.batch_tensors}
+    if measured.worker_start_s or measured.worker_init_s:
+        facts["worker_start_s"] = _mean(measured.worker_start_s) + _mean(measured.worker_init_s)
+    if measured.repeats is not None and measured.repeats.batches >= LEAST_BATCHES:
+        facts["distinct_share"] = measured.repeats.distinct / measured.repeats.batches
+    if measured.repeats is not None and measured.settings and measured.repeats.workers_delivering:
+        facts["idle_workers"] = max(0, measured.settings.num_workers - measured.repeats.workers_delivering)
+    first, main = measured.warmup_batches, measured.main
+    steady = len(main.wait_s) - first
+    if steady < LEAST_BATCHES:
+        return facts
+    wait = np.asarray(main.wait_s[first:])
+    wall = float(main.call_s[-1] + main.wait_s[-1] - main.call_s[first]) + (main.step_s[-1] if main.step_s else 0.0)
+    if measured.coupled and wall > 0:
+        facts["stall_share"] = float(wait.sum()) / wall
+        step_s = step_s or _mean(main.step_s[first:])
+        if measured.epoch_edges_s and main.epoch:
+            facts["edge_share"] = _edge_seconds(main, first) / wall
+    if main.sampler_s:
+        facts["sampler_s"] = float(np.mean(main.sampler_s[first:]))
+    samples = float(np.mean(main.samples[first:])) if main.samples else None
+    if measured.workers is not None and measured.workers.put_s:
+        facts.update(_worker_facts(measured, measured.workers, step_s, samples))
+        if measured.coupled and wall > 0 and measured.settings and measured.settings.num_workers > 1:
+            facts["head_of_line_share"] = head_of_line_seconds(main, measured.workers, first) / wall
+    return facts
+
+
+def _edge_seconds(main: MainBatches, first: int) -> float:
+    """Waits for the first batch of every epoch that began in steady state [s]."""
+    epochs = np.asarray(main.epoch)
+    edges = np.flatnonzero(np.diff(epochs) > 0) + 1
+    return float(sum(main.wait_s[i] for i in edges if i >= first))
+
+
+def _worker_facts(
+    measured: LoaderRun, workers: WorkerBatches, step_s: float | None, samples: float | None
+) -> dict[str, Any]:
+    since = measured.main.call_s[measured.warmup_batches]
+    keep = np.asarray(workers.start_s) >= since
+    if int(keep.sum()) < LEAST_BATCHES:
+        return {}
+    fetch = np.asarray(workers.fetch_wall_s)[keep]
+    wall = fetch + np.asarray(workers.collate_wall_s)[keep]
+    cpu = (np.asarray(workers.fetch_cpu_s) + np.asarray(workers.collate_cpu_s))[keep]
+    runq = (np.asarray(workers.fetch_runq_s) + np.asarray(workers.collate_runq_s))[keep]
+    total = float(wall.sum())
+    if total <= 0:
+        return {}
+    facts: dict[str, Any] = {
+        "runq_share": float(runq.sum()) / total,
+        "blocked_share": max(0.0, 1 - float(cpu.sum() + runq.sum()) / total),
+    }
+    if workers.other_cpu_s and cpu.sum() > 0:
+        facts["threads_per_worker"] = 1 + float(np.asarray(workers.other_cpu_s)[keep].sum() / cpu.sum())
+    if samples:
+        facts["sample_s"] = float(np.median(fetch)) / samples
+    if step_s and measured.coupled and measured.settings and measured.settings.num_workers:
+        facts["burst_batches"] = _burst_batches(wall, step_s, measured.settings.num_workers)
+    return facts
+
+
+def _burst_batches(wall: Floats, step_s: float, num_workers: int) -> float | None:
+    """Steps that the usual long pause of a worker lasts; None where supply is too slow even on average."""
+    if float(wall.mean()) / num_workers > 0.95 * step_s:
+        return None
+    long = wall[wall > 5 * max(float(np.median(wall)), 1e-4)]
+    if long.size < 2:
+        return 0.0
+    return float(np.median(long)) / step_s
+
+
+def head_of_line_seconds(main: MainBatches, workers: WorkerBatches, first: int) -> float:
+    """Return the seconds of steady state waited for one batch while enough others lay ready [s].
+
+    When batch k is asked for, any order would have served it as soon as k + 1 batches had been put.
+    """
+    put = np.sort(np.asarray(workers.put_s))
+    count = min(len(main.wait_s), put.size)
+    if count <= first:
+        return 0.0
+    call = np.asarray(main.call_s[:count])
+    got = call + np.asarray(main.wait_s[:count])
+    transport = np.asarray(main.transport_s[:count]) if main.transport_s else 0.0
+    late = got - np.maximum(call, put[:count]) - transport - DELIVERY_S
+    return float(np.clip(late[first:], 0.0, None).sum())
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
