@@ -418,6 +418,8 @@ class StorageJob(msgspec.Struct, kw_only=True):
     engine: str = ""
     engine_ceiling_ops_per_s: float | None = None
     """What this engine reaches on this host when the data costs nothing."""
+    cpu_s_per_op: float | None = None
+    """CPU time of the measuring processes for one request, kernel included [s]."""
     client: str | None = None
     """Object-store client and version."""
     retries: int = 0
