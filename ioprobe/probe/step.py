@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from ioprobe import stats
+from ioprobe.instrument import clocks
 from ioprobe.probe import step_parts
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.step_clock import Block, Clock, clock_for
@@ -50,12 +51,12 @@ class EmulatedStep:
     def __call__(self, batch: Any) -> None:
         if not self.seconds:
             return
-        began = time.perf_counter()
+        began = clocks.now()
         deadline = began + self.seconds - self._owed_s
-        while (left := deadline - time.perf_counter()) > 0:
+        while (left := deadline - clocks.now()) > 0:
             time.sleep(left)
         # A stolen core may cost more than a step; that much is never caught up with.
-        late = time.perf_counter() - began - self.seconds + self._owed_s
+        late = clocks.now() - began - self.seconds + self._owed_s
         self._owed_s = min(late, self.seconds / 2)
 
 
@@ -157,10 +158,10 @@ def _settled(durations: Sequence[float]) -> bool:
 
 def _measure(clock: Clock, following: Following, seconds: float, result: StepRun, progress: Progress | None) -> None:
     block = Block(result.durations_s, result.cpu_s)
-    began = looked = time.perf_counter()
+    began = looked = clocks.now()
     while True:
         clock.run(following, _until_pause(result.durations_s, clock.block_steps(result.durations_s)), block)
-        now = time.perf_counter()
+        now = clocks.now()
         if now - looked < _LOOK_S and now - began < seconds and len(result.durations_s) < _MOST:
             continue
         looked = now

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ioprobe.instrument.clocks import now, process_cpu
+from ioprobe.instrument import clocks
 
 _BLOCK_S = 0.1
 """Length of a block between two synchronisations [s]; long enough that the device never runs dry for its sake."""
@@ -46,10 +46,10 @@ class Clock:
         """Run steps and add one duration for each; what was done before a step raised stays."""
         for _ in range(steps):
             batch = following()
-            cpu, began = process_cpu(), now()
+            cpu, began = clocks.process_cpu(), clocks.now()
             self.step(batch)
-            into.durations_s.append(now() - began)
-            into.cpu_s.append(process_cpu() - cpu)
+            into.durations_s.append(clocks.now() - began)
+            into.cpu_s.append(clocks.process_cpu() - cpu)
 
     def drain(self, into: Block) -> None:
         """Add the durations that are still on their way."""
@@ -75,13 +75,13 @@ class SyncClock(Clock):
 
     def run(self, following: Callable[[], Any], steps: int, into: Block) -> None:
         batches = [following() for _ in range(steps)]
-        cpu, began = process_cpu(), now()
+        cpu, began = clocks.process_cpu(), clocks.now()
         for batch in batches:
             self.step(batch)
         self.sync()
-        self._latest_s = (now() - began) / steps
+        self._latest_s = (clocks.now() - began) / steps
         into.durations_s.append(self._latest_s)
-        into.cpu_s.append((process_cpu() - cpu) / steps)
+        into.cpu_s.append((clocks.process_cpu() - cpu) / steps)
 
     def finish(self) -> None:
         self.sync()
@@ -107,10 +107,10 @@ class EventClock(Clock):
 
     def one(self, following: Callable[[], Any]) -> float:
         self.finish()
-        began = now()
+        began = clocks.now()
         self.step(following())
         self.finish()
-        return now() - began
+        return clocks.now() - began
 
     def run(self, following: Callable[[], Any], steps: int, into: Block) -> None:
         if not self._marks:
@@ -119,10 +119,10 @@ class EventClock(Clock):
         earlier = len(self._marks) - 1
         for _ in range(steps):
             batch = following()
-            cpu = process_cpu()
+            cpu = clocks.process_cpu()
             self.step(batch)
             self._mark()
-            self._cpu_s.append(process_cpu() - cpu)
+            self._cpu_s.append(clocks.process_cpu() - cpu)
         self._marks[earlier].synchronize()
         self._collect(earlier, into)
 

@@ -25,11 +25,11 @@ class ModuleStep:
         device: Where module and batch live.
         dtype: Compute type under autocast (``torch.bfloat16``, ``torch.float16``); None for the module's own.
         accumulate: Micro-steps between two optimizer steps.
-        compile: Run the module through ``torch.compile``.
+        compiled: Run the module through ``torch.compile``.
     """
 
     def __init__(
-        self, module: Any, device: Any = None, *, dtype: Any = None, accumulate: int = 1, compile: bool = False
+        self, module: Any, device: Any = None, *, dtype: Any = None, accumulate: int = 1, compiled: bool = False
     ) -> None:
         import torch
 
@@ -38,7 +38,7 @@ class ModuleStep:
         self.device = current_device() if device is None else device
         self.module = module.to(self.device).train()
         self.dtype, self.accumulate = dtype, accumulate
-        self.forward: Callable[..., Any] = torch.compile(self.module) if compile else self.module
+        self.forward: Callable[..., Any] = torch.compile(self.module) if compiled else self.module
         trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE) if trained else None
         self._resident: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
