@@ -1,0 +1,371 @@
+"""Write a sharded dataset from a seed: parallel, atomic, resumable.
+
+Sample ``i`` depends on the seed and on ``i``; shard ``s`` holds the samples
+``[s*n, (s+1)*n)``. So the bytes of a shard do not depend on how many processes
+wrote the dataset, nor on how often it was interrupted.
+
+A small manifest (``.ioprobe-synth.json``) states the spec. A folder with the
+same spec is continued: shards under their final name are complete, for they are
+renamed only after fsync. A folder with another spec, or with files that nobody
+here wrote, is refused without ``force``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, BinaryIO
+
+from ioprobe.data.formats import FORMATS, WriteOptions, load_format
+from ioprobe.data.samples import JPEG_BYTES_PER_PIXEL, make_sample, prepare
+from ioprobe.data.store import Store, compressing, open_store
+from ioprobe.errors import OutputError, UsageError
+from ioprobe.units import parse_bytes
+
+MANIFEST = ".ioprobe-synth.json"
+KINDS = ("image", "array", "tokens", "audio")
+# 500 x 375 is ImageNet's commonest size; 1024 tokens of two bytes; ten seconds of 16 kHz PCM.
+DEFAULT_BYTES = {"image": 75_000, "array": 131_072, "tokens": 2_048, "audio": 320_044}
+DEFAULT_IMAGE_SIZE = (500, 375)
+WHOLE_FILE = frozenset({"webdataset", "jsonl", "tfrecord"})
+"""Formats that are compressed around, not within, their records."""
+STABLE = frozenset({"webdataset", "tokens", "npy"})
+"""Formats whose writers are ours and hand over buffers that stay as they are."""
+_HOLDS = {"tokens": ("tokens",), "imagefolder": ("image",), "npy": ("array", "tokens"), "npz": ("array", "tokens")}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to write. Equal specs give equal bytes."""
+
+    format: str = "webdataset"
+    kind: str = "image"
+    """``image`` (JPEG), ``array`` (uint8), ``tokens`` (uint16) or ``audio`` (WAV)."""
+    samples: int = 1024
+    shard_samples: int | None = None
+    """Samples of a shard; None to divide by ``shard_bytes``."""
+    shard_bytes: int | None = None
+    """Wanted size of a shard [bytes]; None for 64 MiB, or less so that there are 16 shards for workers to share."""
+    sample_bytes: int = 0
+    """Mean size of a sample's data [bytes]; 0 for the kind's default."""
+    sample_bytes_cv: float = 0.0
+    """Coefficient of variation of the size (log-normal) [fraction]."""
+    image_size: tuple[int, int] | None = None
+    """Width and height [pixels]; None to follow from ``sample_bytes``, or 500 x 375."""
+    compression: str | None = None
+    row_group_size: int | None = None
+    seed: int = 0
+
+    @property
+    def per_shard(self) -> int:
+        """Samples of each shard but the last."""
+        if self.shard_samples is not None:
+            return min(self.shard_samples, self.samples)
+        if self.shard_bytes is not None:
+            return min(self.samples, max(1, round(self.shard_bytes / mean_bytes(self))))
+        return max(1, min(math.ceil(self.samples / 16), round((64 << 20) / mean_bytes(self))))
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards there will be."""
+        return math.ceil(self.samples / self.per_shard)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what was there already."""
+
+    url: str
+    """A URL that names exactly the shards, for ``make_loader``."""
+    spec: Spec
+    num_shards: int
+    kept_shards: int
+    """Of them: complete from an earlier, interrupted run."""
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the writing is."""
+
+    shards_done: int
+    shards: int
+    bytes_done: int
+    shards_kept: int = 0
+    """Of those done: there already when the writing began."""
+
+
+def default_kind(format_name: str) -> str:
+    """Return the kind of sample that a format holds by default.
+
+    >>> default_kind("webdataset"), default_kind("tokens"), default_kind("npy")
+    ('image', 'tokens', 'array')
+    """
+    return _HOLDS.get(format_name, KINDS)[0]
+
+
+def resolve(spec: Spec) -> Spec:
+    """Return the spec with its defaults filled in.
+
+    Raises:
+        UsageError: an option or a combination that cannot be meant.
+    """
+    if spec.format not in FORMATS:
+        raise UsageError(f"unknown format '{spec.format}'", hint=f"choose one of {', '.join(FORMATS)}")
+    if spec.kind not in KINDS:
+        raise UsageError(f"unknown kind '{spec.kind}'", hint=f"choose one of {', '.join(KINDS)}")
+    holds = _HOLDS.get(spec.format, KINDS)
+    if spec.kind not in holds:
+        raise UsageError(f"{spec.format} does not hold samples of kind {spec.kind}", hint=f"use --kind {holds[0]}")
+    for name in ("samples", "shard_samples", "shard_bytes", "row_group_size"):
+        value = getattr(spec, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}; it must be at least 1", hint="give a positive number")
+    if spec.sample_bytes < 0 or not 0 <= spec.sample_bytes_cv < 10:
+        raise UsageError(
+            f"sample size {spec.sample_bytes}:{spec.sample_bytes_cv} cannot be meant", hint="write it like 110kB:0.5"
+        )
+    codecs = load_format(spec.format).COMPRESSIONS
+    if spec.compression is not None and spec.compression not in codecs:
+        raise UsageError(
+            f"{spec.format} has no compression '{spec.compression}'",
+            hint=f"choose one of {', '.join(codecs)}" if codecs else "leave out --compression",
+        )
+    return _resolve_sizes(spec)
+
+
+def _resolve_sizes(spec: Spec) -> Spec:
+    if spec.image_size is not None and spec.kind != "image":
+        raise UsageError(f"an image size says nothing about {spec.kind}", hint="use --sample-bytes")
+    if spec.image_size is not None and spec.sample_bytes:
+        raise UsageError("image size and sample bytes exclude each other", hint="give one of them")
+    if spec.image_size is not None and not all(1 <= side <= 65_500 for side in spec.image_size):
+        raise UsageError(f"image size {spec.image_size} is outside 1..65500", hint="write it like 500x375")
+    if spec.kind == "image" and not spec.sample_bytes and spec.image_size is None and not spec.sample_bytes_cv:
+        spec = replace(spec, image_size=DEFAULT_IMAGE_SIZE)
+    if spec.image_size is None and not spec.sample_bytes:
+        spec = replace(spec, sample_bytes=DEFAULT_BYTES[spec.kind])
+    if spec.format in {"npy", "npz"} and spec.sample_bytes_cv:
+        raise UsageError(f"{spec.format} holds samples of one size", hint="leave out the ':CV' of --sample-bytes")
+    return spec
+
+
+def mean_bytes(spec: Spec) -> float:
+    """Return the expected size of a sample's data [bytes]."""
+    if spec.image_size is not None:
+        return max(400.0, spec.image_size[0] * spec.image_size[1] * JPEG_BYTES_PER_PIXEL)
+    return float(spec.sample_bytes or DEFAULT_BYTES[spec.kind])
+
+
+def parse_sample_bytes(text: str) -> tuple[int, float]:
+    """Return mean [bytes] and coefficient of variation of ``MEAN[:CV]``.
+
+    >>> parse_sample_bytes("110kB:0.5"), parse_sample_bytes("4096")
+    ((110000, 0.5), (4096, 0.0))
+    """
+    mean, colon, variation = text.partition(":")
+    try:
+        cv = float(variation) if colon else 0.0
+    except ValueError:
+        raise UsageError(f"cannot read variation '{variation}'", hint="write it like 110kB:0.5") from None
+    size = parse_bytes(mean)
+    if size < 1:
+        raise UsageError(f"sample size '{text}' is not positive", hint="write it like 110kB:0.5")
+    return size, cv
+
+
+def parse_shard_size(text: str) -> dict[str, int]:
+    """Return the fields of :class:`Spec` for a shard size: a plain number counts samples, one with a unit bytes.
+
+    >>> parse_shard_size("1000"), parse_shard_size("64MiB")
+    ({'shard_samples': 1000}, {'shard_bytes': 67108864})
+    """
+    return {"shard_samples": int(text)} if text.strip().isdigit() else {"shard_bytes": parse_bytes(text)}
+
+
+def parse_image_size(text: str) -> tuple[int, int]:
+    """Return width and height of ``WxH`` or ``N`` (a square).
+
+    >>> parse_image_size("500x375"), parse_image_size("256")
+    ((500, 375), (256, 256))
+    """
+    width, cross, height = text.lower().partition("x")
+    if not width.isdigit() or (cross and not height.isdigit()):
+        raise UsageError(f"cannot read image size '{text}'", hint="write it like 500x375 or 256")
+    return int(width), int(height) if cross else int(width)
+
+
+def shard_name(spec: Spec, number: int) -> str:
+    """Return the name of a shard's file (or folder, for an image folder)."""
+    if spec.format == "imagefolder":
+        return f"class-{number:06d}"
+    suffix = load_format(spec.format).suffix(write_options(spec, number))
+    return f"shard-{number:06d}{suffix}"
+
+
+def write_options(spec: Spec, number: int) -> WriteOptions:
+    """Return how shard ``number`` is written."""
+    count = min(spec.per_shard, spec.samples - number * spec.per_shard)
+    return WriteOptions(spec.compression, spec.row_group_size, count)
+
+
+def write_one(spec: Spec, store: Store, number: int) -> int:
+    """Write one shard; return its size [bytes].
+
+    Raises:
+        OutputError: it cannot be written; nothing is left under its name or a temporary one.
+    """
+    first = number * spec.per_shard
+    options = write_options(spec, number)
+    samples = (make_sample(spec, i) for i in range(first, first + options.samples))
+    name = shard_name(spec, number)
+    if spec.format == "imagefolder":
+        return store.put_folder(name, {f"{s['__key__']}.jpg": s["image"] for s in samples})
+    module = load_format(spec.format)
+    codec = spec.compression if spec.format in WHOLE_FILE else None
+
+    def fill(file: BinaryIO) -> None:
+        with compressing(file, codec) as out:
+            module.write_shard(out, samples, options)
+
+    return store.put(name, fill, stable=spec.format in STABLE and codec is None)
+
+
+def synthesize(
+    spec: Spec,
+    url: str,
+    *,
+    workers: int | None = None,
+    force: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Written:
+    """Write a dataset, or what is missing of it.
+
+    Args:
+        spec: What to write.
+        url: Folder, or prefix of an object store.
+        workers: Writer processes; None for one a usable core, 0 to write in this process.
+        force: Replace an earlier dataset of another spec; write beside foreign files (which are never removed).
+        storage_options: For the fsspec file system.
+        on_progress: Called after each shard, in this process.
+
+    Raises:
+        UsageError: the spec cannot be meant.
+        OutputError: the target holds something else, or cannot be written.
+    """
+    spec = resolve(spec)
+    store = open_store(url, storage_options)
+    present = _claim(spec, store, force)
+    names = [shard_name(spec, n) for n in range(spec.num_shards)]
+    done = {n: present[name] for n, name in enumerate(names) if name in present}
+    todo = [n for n in range(spec.num_shards) if n not in done]
+    kept, total = len(done), sum(done.values())
+
+    def finished(number: int, size: int) -> None:
+        nonlocal total
+        total += size
+        done[number] = size
+        if on_progress is not None:
+            on_progress(Progress(len(done), spec.num_shards, total, kept))
+
+    if on_progress is not None:
+        on_progress(Progress(kept, spec.num_shards, total, kept))
+    if todo:
+        from ioprobe.data.writers import write_shards
+
+        prepare(spec)
+        write_shards(spec, url, dict(storage_options or {}), todo, finished, workers, store)
+    _write_manifest(spec, store, [done[n] for n in range(spec.num_shards)])
+    return Written(_pattern(url, spec), spec, spec.num_shards, kept, total)
+
+
+def _pattern(url: str, spec: Spec) -> str:
+    folder = url.rstrip("/")
+    if spec.format in {"imagefolder", "mds", "litdata"}:
+        return folder
+    first, last = shard_name(spec, 0), shard_name(spec, spec.num_shards - 1)
+    if first == last:
+        return f"{folder}/{first}"
+    digits = f"{{{0:06d}..{spec.num_shards - 1:06d}}}"
+    return f"{folder}/{first.replace('000000', digits, 1)}"
+
+
+def _claim(spec: Spec, store: Store, force: bool) -> dict[str, int]:
+    """Make the target ours; return its complete shards with their sizes [bytes]."""
+    entries = store.entries()
+    manifest = _read_manifest(store)
+    wanted = json.loads(json.dumps(asdict(spec)))
+    if manifest is None and entries and not force:
+        some = ", ".join(list(entries)[:3])
+        raise OutputError(
+            f"'{store.name}' holds files that no synth wrote: {some}{', ...' if len(entries) > 3 else ''}",
+            hint="choose an empty folder, or pass --force to write beside them",
+        )
+    if manifest is not None and manifest.get("spec") != wanted and not force:
+        raise OutputError(
+            f"'{store.name}' holds another dataset: {_difference(manifest.get('spec') or {}, wanted)}",
+            hint="choose another folder, or pass --force to replace it",
+        )
+    store.clean()
+    if manifest is None or manifest.get("spec") != wanted:
+        _remove_shards(manifest, store, entries)
+        _write_manifest(spec, store, [])
+        return {}
+    return _complete(spec, store, entries, manifest.get("shard_bytes") or [])
+
+
+def _complete(spec: Spec, store: Store, entries: dict[str, int], sizes: list[int]) -> dict[str, int]:
+    """Return the shards that are whole: there, and of the size that a finished run noted."""
+    names = [shard_name(spec, n) for n in range(spec.num_shards)]
+    noted = dict(zip(names, sizes, strict=False))
+    present: dict[str, int] = {}
+    for name, size in entries.items():
+        top = name.split("/")[0] if spec.format == "imagefolder" else name
+        present[top] = present.get(top, 0) + size
+    if spec.format == "imagefolder" and not hasattr(store, "path"):
+        present = {n: s for n, s in present.items() if f"{n}/.complete" in entries}
+    return {n: present[n] for n in names if n in present and noted.get(n, present[n]) == present[n]}
+
+
+def _remove_shards(manifest: dict[str, Any] | None, store: Store, entries: dict[str, int]) -> None:
+    if manifest is None:
+        return
+    try:
+        old = Spec(**{**manifest["spec"], "image_size": _pair(manifest["spec"].get("image_size"))})
+        names = {shard_name(old, n) for n in range(old.num_shards)}
+    except (KeyError, TypeError, ZeroDivisionError):
+        return
+    for name in {n.split("/")[0] for n in entries} & names:
+        store.remove(name)
+
+
+def _pair(value: list[int] | None) -> tuple[int, int] | None:
+    return None if value is None else (value[0], value[1])
+
+
+def _read_manifest(store: Store) -> dict[str, Any] | None:
+    data = store.read(MANIFEST)
+    if data is None:
+        return None
+    try:
+        manifest = json.loads(data)
+    except ValueError:
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _write_manifest(spec: Spec, store: Store, sizes: list[int]) -> None:
+    text = json.dumps({"manifest": 1, "spec": asdict(spec), "shard_bytes": sizes})
+    store.put(MANIFEST, lambda file: _write_all(file, text.encode() + b"\n"))
+
+
+def _write_all(file: Any, data: bytes) -> None:
+    file.write(data)
+
+
+def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:
+    differing = [f"{k} {there.get(k)} (asked: {v})" for k, v in wanted.items() if there.get(k) != v]
+    return ", ".join(differing[:3]) or "its manifest cannot be read"

@@ -1,0 +1,318 @@
+"""A dataset URL to its shards: braces, globs, folders and object stores; and what format they hold."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ioprobe.data.formats import FORMATS
+from ioprobe.data.shards import COMPRESSED, Shard, local_path, readable, redact_url
+from ioprobe.errors import DataError, TargetError, UsageError
+
+MAX_SHARDS = 5_000_000
+"""Bound of one brace expression; a typo like {0..1e12} must not fill memory."""
+SIDE_FILES = {"index.json", "index.mds.json", "_SUCCESS", "dataset_info.json", "state.json"}
+_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """The shards of a dataset, sorted by name."""
+
+    url: str
+    """As given; may hold credentials."""
+    format: str
+    shards: tuple[Shard, ...]
+    filesystem: str
+    """``ext4``, ``tmpfs``, ``nfs``, ``s3``, ``memory``, ...; empty where it cannot be known."""
+
+    @property
+    def name(self) -> str:
+        """The URL as it may be shown."""
+        return redact_url(self.url)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Sum of the sizes, or None where one is unknown."""
+        sizes = [s.size_bytes for s in self.shards]
+        return sum(s for s in sizes if s is not None) if None not in sizes else None
+
+
+def list_shards(
+    url: str,
+    *,
+    format: str | None = None,  # noqa: A002 - the word that users know from the command line
+    storage_options: Mapping[str, Any] | None = None,
+) -> ShardSet:
+    """Return the shards that a URL names.
+
+    Args:
+        url: ``data/train-{000..127}.tar``, a glob, a folder, ``file://``, or any fsspec URL.
+        format: One of :data:`FORMATS`; None to tell by suffix and content.
+        storage_options: For the fsspec file system.
+
+    Raises:
+        TargetError: nothing is there, or it cannot be read.
+        DataError: the files are of no or of several known formats.
+        UsageError: the braces or the format cannot be read.
+    """
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"unknown format '{format}'", hint=f"choose one of {', '.join(FORMATS)}")
+    options = dict(storage_options or {})
+    patterns = expand_braces(url)
+    find = _find_local if local_path(url) is not None else _find_remote
+    found: list[Shard] = []
+    for pattern in patterns:
+        found += find(pattern, options)
+    shards = tuple(sorted(found, key=lambda s: s.url))
+    if not shards:
+        raise TargetError(f"no file matches '{redact_url(url)}'", hint="check the pattern; quote it in the shell")
+    chosen, shards = _choose(shards, redact_url(url), format)
+    return ShardSet(url, chosen, shards, filesystem_of(shards[0].url))
+
+
+def expand_braces(pattern: str, limit: int = MAX_SHARDS) -> list[str]:
+    """Return every string that a brace expression stands for, as a shell would.
+
+    Ranges keep their zero padding; groups nest; a group without comma or range stays as it is.
+
+    Raises:
+        UsageError: more than ``limit`` strings, or a brace is not closed.
+
+    >>> expand_braces("a-{08..10}.{tar,gz}")
+    ['a-08.tar', 'a-08.gz', 'a-09.tar', 'a-09.gz', 'a-10.tar', 'a-10.gz']
+    >>> expand_braces("{a,b{1..2}}"), expand_braces("plain"), expand_braces("{x}")
+    (['a', 'b1', 'b2'], ['plain'], ['{x}'])
+    """
+    expanded = list(itertools.islice(_expand(pattern, pattern), limit + 1))
+    if len(expanded) > limit:
+        raise UsageError(f"'{redact_url(pattern)}' stands for more than {limit:,} names", hint="check its ranges")
+    return expanded
+
+
+def _expand(text: str, whole: str) -> Iterator[str]:
+    start = text.find("{")
+    if start < 0:
+        yield text
+        return
+    end = _closing(text, start, whole)
+    head, body, tail = text[:start], text[start + 1 : end], text[end + 1 :]
+    for middle in _alternatives(body, whole):
+        for rest in _expand(tail, whole):
+            yield head + middle + rest
+
+
+def _closing(text: str, start: int, whole: str) -> int:
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == "{") - (text[place] == "}")
+        if depth == 0:
+            return place
+    raise UsageError(f"a brace is not closed in '{redact_url(whole)}'", hint="write {000..127} or {a,b}")
+
+
+def _alternatives(body: str, whole: str) -> Iterator[str]:
+    match = _RANGE.match(body)
+    if match:
+        low, high, step = match.groups()
+        width = max(len(low.lstrip("-")), len(high.lstrip("-"))) if "0" in (low.lstrip("-")[0], high[0]) else 0
+        first, last = int(low), int(high)
+        stride = abs(int(step)) if step and int(step) else 1
+        sign = 1 if last >= first else -1
+        for number in range(first, last + sign, sign * stride):
+            yield f"{'-' if number < 0 else ''}{abs(number):0{width}d}" if width else str(number)
+        return
+    parts = _split_commas(body)
+    if len(parts) == 1:
+        # As in a shell, a group without comma or range is literal, its inner groups are not.
+        yield from ("{" + inner + "}" for inner in _expand(body, whole))
+        return
+    for part in parts:
+        yield from _expand(part, whole)
+
+
+def _split_commas(body: str) -> list[str]:
+    parts, depth, last = [], 0, 0
+    for place, letter in enumerate(body):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth == 0:
+            parts.append(body[last:place])
+            last = place + 1
+    return [*parts, body[last:]]
+
+
+def _find_local(pattern: str, options: dict[str, Any]) -> list[Shard]:
+    path = local_path(pattern) or "."
+    with readable(pattern):
+        # A file whose own name looks like a glob wins over the glob.
+        if glob.has_magic(path) and not os.path.lexists(path):
+            names = glob.glob(path, recursive=True)  # noqa: PTH207 - absolute patterns
+            files = [n for n in names if not Path(n).name.startswith(".") and not Path(n).is_dir()]
+            folders = [n for n in names if Path(n).is_dir()] if not files else []
+            return [s for n in files for s in [_stat(n)]] + [s for n in folders for s in _walk(n)]
+        if Path(path).is_dir():
+            return list(_walk(path))
+        return [_stat(path)]
+
+
+def _stat(path: str) -> Shard:
+    return Shard(path, Path(path).stat().st_size)
+
+
+def _walk(folder: str) -> Iterator[Shard]:
+    """Yield the files under a folder; hidden files and folders are no data."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _walk(entry.path)
+            elif entry.is_file():
+                yield Shard(entry.path, entry.stat().st_size)
+
+
+def _find_remote(pattern: str, options: dict[str, Any]) -> list[Shard]:
+    import fsspec
+
+    name = redact_url(pattern)
+    with readable(name):
+        try:
+            fs, path = fsspec.core.url_to_fs(pattern, **options)
+        except ValueError as error:
+            raise TargetError(f"cannot read '{name}': {error}", hint="check the scheme of the URL") from None
+        protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+        if glob.has_magic(path) and not protocol.startswith("http"):
+            infos = fs.glob(path, detail=True)
+            rows = [(p, i.get("size")) for p, i in infos.items() if i.get("type") != "directory"]
+        else:
+            info = fs.info(path)
+            if info.get("type") == "directory":
+                infos = fs.find(path, detail=True)
+                rows = [(p, i.get("size")) for p, i in infos.items() if not Path(p).name.startswith(".")]
+            else:
+                rows = [(path, info.get("size"))]
+    return [Shard(_with_credentials(pattern, fs.unstrip_protocol(p)), size, options) for p, size in rows]
+
+
+def _with_credentials(pattern: str, url: str) -> str:
+    """Return the listed URL with the user part and the query that the pattern had, which listing drops."""
+    given = urlsplit(pattern)
+    if given.scheme in {"http", "https"} and given.path and given.path == urlsplit(url).path:
+        return pattern
+    return url
+
+
+def suffix_of(url: str) -> tuple[str, str | None]:
+    """Return the format suffix and the codec of the whole file.
+
+    >>> suffix_of("a/b.tar.zst"), suffix_of("x.PARQUET"), suffix_of("shard.00000.mds"), suffix_of("README")
+    (('.tar', 'zstd'), ('.parquet', None), ('.mds', None), ('', None))
+    """
+    name = (urlsplit(url).path if "://" in url else url).rpartition("/")[2].lower()
+    codec = next((c for s, c in COMPRESSED.items() if name.endswith(s)), None)
+    if codec:
+        name = name.rpartition(".")[0]
+    if name.endswith(".tgz"):
+        codec = "gzip"
+    return (f".{name.rpartition('.')[2]}" if "." in name else ""), codec
+
+
+_BY_SUFFIX = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
+
+
+def _choose(shards: tuple[Shard, ...], name: str, asked: str | None) -> tuple[str, tuple[Shard, ...]]:
+    """Return the one format of the shards, and the shards without side files (indexes, notes)."""
+    index = _index_format(shards)
+    if asked is None and index is not None:
+        asked = index
+    suffixes = Counter(suffix_of(s.url)[0] for s in shards)
+    if asked is not None:
+        wanted = {".bin"} if asked == "litdata" else set(FORMATS[asked])
+        kept = tuple(s for s in shards if suffix_of(s.url)[0] in wanted)
+        return asked, kept or shards
+    found = Counter(_BY_SUFFIX[s] for s in suffixes.elements() if s in _BY_SUFFIX)
+    if len(found) == 1:
+        (only,) = found
+        return only, tuple(s for s in shards if _BY_SUFFIX.get(suffix_of(s.url)[0]) == only)
+    if not found:
+        by_content = sniff(shards[0])
+        if by_content is not None:
+            return by_content, shards
+    listed = ", ".join(f"{n} x {s or 'no extension'}" for s, n in suffixes.most_common(8))
+    known = ", ".join(f"{n} ({' '.join(s)})" for n, s in FORMATS.items() if n != "litdata")
+    if len(found) > 1:
+        raise DataError(f"'{name}' holds several formats: {listed}", hint="narrow the pattern, or pass --format")
+    raise DataError(f"'{name}' holds no format that is known: found {listed}", hint=f"supported: {known}, litdata")
+
+
+def _index_format(shards: tuple[Shard, ...]) -> str | None:
+    """Return ``mds`` or ``litdata`` where an index.json says so; their shards alone may look like others."""
+    for shard in shards:
+        if shard.url.rpartition("/")[2] == "index.json" and (shard.size_bytes or 0) < 1 << 28:
+            with shard.open() as file:
+                head = file.read(4096)
+            if b'"chunks"' in head and b'"config"' in file_tail(shard, head):
+                return "litdata"
+            if b'"shards"' in head:
+                return "mds"
+    return None
+
+
+def file_tail(shard: Shard, head: bytes) -> bytes:
+    """Return the last bytes of a small side file (all of it, where the head was all)."""
+    if (shard.size_bytes or 0) <= len(head):
+        return head
+    with shard.open() as file:
+        file.seek(max(0, (shard.size_bytes or 0) - 1 << 16))
+        return file.read()
+
+
+def sniff(shard: Shard) -> str | None:
+    """Return the format by the file's first bytes, or None."""
+    with readable(shard.name), shard.open() as file:
+        head = file.read(512)
+    magics = {
+        b"PAR1": "parquet",
+        b"ARROW1": "arrow",
+        b"\x89HDF\r\n\x1a\n": "hdf5",
+        b"\x93NUMPY": "npy",
+        b"\xff\xd8\xff": "imagefolder",
+        b"\x89PNG\r\n": "imagefolder",
+    }
+    for magic, name in magics.items():
+        if head.startswith(magic):
+            return name
+    return "webdataset" if head[257:262] == b"ustar" else None
+
+
+def filesystem_of(url: str) -> str:
+    """Return the type of the file system that holds a path or URL: ``ext4``, ``tmpfs``, ``s3``, ...
+
+    >>> filesystem_of("s3://bucket/x")
+    's3'
+    """
+    path = local_path(url)
+    if path is None:
+        return url.partition("://")[0].rpartition("::")[2]
+    real = os.path.realpath(path)
+    best, kind = -1, ""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        _, mount, type_, *_ = line.split(" ")
+        mount = mount.encode().decode("unicode_escape") if "\\" in mount else mount
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        # Of two mounts on one folder the later hides the earlier.
+        if inside and len(mount) >= best:
+            best, kind = len(mount), type_
+    return kind
