@@ -257,9 +257,9 @@ def test_a_pause_is_traced_where_it_happens_and_weighs_once_a_period(
     monkeypatch.setattr(step_parts, "trace", trace)
     step = steps(fake, itertools.cycle([0.02] * 39 + [0.52]))
     result = measure_step(step, None, seconds=4.0, samples=8)
-    assert traced == pytest.approx([15 * 0.02, 0.52])
+    assert traced == pytest.approx([16 * 0.02, 0.52])
     assert result.parts_s == pytest.approx({"checkpoint": 0.5 / 40, "compute": 0.02})
-    assert result.parts_steps == 16
+    assert result.parts_steps == 17
 
 
 def test_a_module_is_trained_on_its_batch() -> None:
