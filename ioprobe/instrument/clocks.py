@@ -22,6 +22,8 @@ class RunQueue:
             self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         except OSError:  # not Linux, or the kernel was built without it
             self._fd = -1
+        self.own_bytes = 0
+        """Bytes that these reads themselves took from read(2)."""
 
     @property
     def known(self) -> bool:
@@ -33,7 +35,9 @@ class RunQueue:
         if self._fd < 0:
             return 0.0
         try:
-            return int(os.pread(self._fd, 64, 0).split()[1]) * 1e-9
+            data = os.pread(self._fd, 64, 0)
+            self.own_bytes += len(data)
+            return int(data.split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
             return 0.0
 

@@ -66,6 +66,7 @@ class Classified(NamedTuple):
 _INSTALLED = re.compile(r"^.*[/\\](?:site-packages|dist-packages)[/\\]")
 _STANDARD = re.compile(r"^.*[/\\]lib(?:64)?[/\\]python3\.\d+t?[/\\]|^.*[/\\]python3\d*\.zip[/\\]")
 _SOURCE_TORCH = re.compile(r"^.*[/\\](?=torch[/\\](?:utils|nn|autograd|multiprocessing|distributed|optim)[/\\])")
+_OWN_CLOCKS = re.compile(r"[/\\]ioprobe[/\\](?:instrument|probe)[/\\]")
 _FROZEN = re.compile(r"^<frozen (.+)>$")
 
 
@@ -112,7 +113,8 @@ def _is_library(file: str, module: str) -> bool:
 
 def is_user_frame(frame: Frame) -> bool:
     """Return whether the frame is the user's own code: not torch, the standard library or an installed package."""
-    return not _is_library(frame.file, frame.module)
+    # Our own clocks stand between PyTorch's loop and the user's code, and are neither.
+    return not _OWN_CLOCKS.search(frame.file) and not _is_library(frame.file, frame.module)
 
 
 def _bare(function: str) -> str:

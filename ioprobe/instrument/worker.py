@@ -18,6 +18,10 @@ from ioprobe.instrument.ring import Ring
 from ioprobe.instrument.stacks import StackSampler
 
 
+_IO_FILE_BYTES = 110
+"""About what one read of /proc/self/io takes."""
+
+
 class BatchClock:
     """Turns the moments of one batch into a row of the ring."""
 
@@ -37,6 +41,7 @@ class BatchClock:
     def _begin(self) -> None:
         self._t0, self._c0, self._r0 = now(), thread_cpu(), self._runq.read()
         self._bytes0, self._ops0 = self._reads.read()
+        self._runq.own_bytes = 0
 
     def asked(self) -> None:
         """The worker asks for its next task."""
@@ -83,9 +88,9 @@ class BatchClock:
             now(),
             float(self._sizes[0]),
             float(self._sizes[1]),
-            nbytes - self._bytes0 if known else -1.0,
-            # The counter's own read of /proc is one of the calls.
-            max(0.0, ops - self._ops0 - 1) if known else -1.0,
+            # The clocks' own reads of /proc are in the counters, too: two of schedstat and one of io.
+            max(0.0, nbytes - self._bytes0 - self._runq.own_bytes - _IO_FILE_BYTES) if known else -1.0,
+            max(0.0, ops - self._ops0 - 3) if known else -1.0,
         )
         self._others_seen = others
         self._collated = None

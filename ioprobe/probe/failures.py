@@ -1,0 +1,64 @@
+"""What broke while it was measured, as evidence: kind, one line, place, remedy."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from ioprobe.errors import IoprobeError
+from ioprobe.probe.target import first_line, user_line
+from ioprobe.run import Failure
+
+_WORKER_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
+_LIBRARY = re.compile(r"site-packages|dist-packages|lib/python3|/ioprobe/|^<")
+
+DESCRIPTORS = re.compile(r"ancdata|Too many open files|Errno 24|received 0 items", re.IGNORECASE)
+SHARED_MEMORY = re.compile(
+    r"bus error|shared memory|/dev/shm|\bshm\b|No space left on device.*torch|unable to (mmap|write|resize)",
+    re.IGNORECASE,
+)
+_DIED = re.compile(r"exited unexpectedly|killed by signal|Pin memory thread exited", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"timed out after", re.IGNORECASE)
+
+
+def failure_of(error: BaseException, phase: str) -> Failure:
+    """Return a failure for an exception raised by the loader, a worker or the step."""
+    text = str(error)
+    kind, hint = _kind(error, text)
+    message, where = _worker_message(text)
+    if not message:
+        own = isinstance(error, IoprobeError)
+        message = first_line(text) if own else f"{type(error).__name__}: {first_line(text) or 'no message'}"
+    if isinstance(error, IoprobeError) and error.hint:
+        hint = error.hint
+    return Failure(phase=phase, kind=kind, message=message, where=where or user_line(error), hint=hint)
+
+
+def _kind(error: BaseException, text: str) -> tuple[str, str]:
+    whole = text + "".join(traceback.format_exception_only(type(error), error))
+    if error.__cause__ is not None:
+        whole += str(error.__cause__)
+    if DESCRIPTORS.search(whole):
+        return "descriptors", "copy what the loop keeps of a batch, raise 'ulimit -n', or share by file_system"
+    if SHARED_MEMORY.search(whole):
+        return "shared-memory", "enlarge /dev/shm (--shm-size, --ipc=host), or use fewer workers or a smaller prefetch"
+    if _DIED.search(whole):
+        if "Killed" in whole or "signal: 9" in whole.lower():
+            return "killed", "a worker was killed, usually for memory: use fewer workers, or see 'dmesg'"
+        return "worker-died", "run the dataset in one process (num_workers=0) to see why the worker ends"
+    if _TIMED_OUT.search(whole):
+        return "timeout", "the loader's own timeout expired: see which sample takes that long"
+    return "exception", ""
+
+
+def _worker_message(text: str) -> tuple[str, str]:
+    """Return (message, file:line) from the traceback that a worker sent along."""
+    if "Original Traceback" not in text:
+        return "", ""
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if not line.startswith(" ")), "")
+    places = [m for m in _WORKER_FRAME.finditer(text) if not _LIBRARY.search(m["file"])]
+    where = f"{places[-1]['file']}:{places[-1]['line']}" if places else ""
+    worker = re.search(r"in DataLoader worker process (\d+)", text)
+    prefix = f"in worker {worker[1]}: " if worker else ""
+    return prefix + first_line(last), where

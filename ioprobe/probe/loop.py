@@ -1,0 +1,306 @@
+"""Drive a loader, alone or coupled with the step, and write down every batch."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ioprobe import stats
+from ioprobe.instrument.batches import count_samples, fingerprint, size_of
+from ioprobe.instrument.clocks import device_read_bytes, now, thread_cpu
+from ioprobe.instrument.facts import find_dataloaders
+from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
+from ioprobe.instrument.stacks import StackSampler
+from ioprobe.probe.failures import failure_of
+from ioprobe.probe.load import LoadMeter
+from ioprobe.probe.pace import DevicePace
+from ioprobe.probe.rows import align, start_times, worker_batches, worker_memory, worker_stacks
+from ioprobe.probe.stacks import stack_shares
+from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleRepeats
+
+Progress = Callable[[str, float, float], None]
+
+_CHECK_EVERY_S = 0.5
+_FEWEST_BATCHES = 24
+
+
+class LoopMeter:
+    """One measurement of a loader; :meth:`run` does it, :meth:`result` may be asked at any time.
+
+    Args:
+        loader: A DataLoader or any iterable of batches.
+        step: Called with each batch; None to drain the loader alone.
+        settings: The loader's settings, None where it has none.
+        seconds: Longest measurement, warm-up included [s].
+        precision: Stop early once the 95% interval of the throughput is this narrow (half-width over value) and
+            that of the stall share is within this many points [fraction].
+        batch_samples: Samples per batch where they cannot be counted.
+        stop: Set it to end the measurement after the batch in hand.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        step: Callable[[Any], Any] | None,
+        *,
+        settings: LoaderSettings | None,
+        seconds: float,
+        purpose: str = "baseline",
+        precision: float = 0.02,
+        least_s: float = 3.0,
+        batch_samples: int | None = None,
+        repeats: bool = False,
+        stacks_hz: float = 25.0,
+        stop: threading.Event | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.loader, self.step, self.settings = loader, step, settings
+        self.seconds, self.precision, self.least_s = seconds, precision, least_s
+        self.purpose = purpose
+        self.batch_samples = batch_samples
+        self.stop = stop or threading.Event()
+        self.progress = progress
+        self.rows = MainBatches()
+        self.last_batch: Any = None
+        self._recorder = Recorder(stacks_hz)
+        self._sampler = StackSampler(stacks_hz) if stacks_hz > 0 else None
+        self._fingerprints: list[int] = []
+        self._most_fingerprints = 12 * max(1, settings.num_workers if settings else 1) if repeats else 0
+        self._edges: list[float] = []
+        self._first_batch_s: float | None = None
+        self._failure: Failure | None = None
+        self._stopped_because = "seconds"
+        self._begin = now()
+        self._sizes: list[tuple[int, int]] = []
+        self._memory: list[int] = []
+        self._load = LoadMeter()
+        self._device_before: int | None = None
+        self._workers = worker_batches([], 0.0)
+        self._last_check = 0.0
+        self._pace = DevicePace()
+        self._result: LoaderRun | None = None
+
+    @property
+    def depth(self) -> int:
+        """Batches in flight at most; those that lie ready before the loop begins are no measure of the loader."""
+        return self.settings.depth if self.settings else 2
+
+    def run(self) -> LoaderRun:
+        """Measure; a failure of the loader or the step ends it and is part of the result."""
+        uninstall = install(self._recorder)
+        # What the factory made must not be collected (and unmapped) in the middle of a batch.
+        gc.collect()
+        self._load.start(os.getpid())
+        self._device_before = device_read_bytes([os.getpid()])
+        if self._sampler:
+            self._sampler.skip |= {t.ident for t in threading.enumerate() if t.name.startswith("ioprobe") and t.ident}
+            self._sampler.start()
+        self._begin = now()
+        try:
+            self._drive()
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            phase = "step" if getattr(error, "_ioprobe_in_step", False) else ("loop" if self.step else "loader")
+            self._failure = failure_of(error, phase)
+            self._stopped_because = "failed"
+        finally:
+            if self._sampler:
+                self._sampler.stop()
+            result = self.result()
+            uninstall()
+            shut_down(self.loader)
+            self._recorder.forget()
+        self._result = result
+        return result
+
+    def _drive(self) -> None:
+        rows, iterator, pending, epoch, in_epoch = self.rows, None, 0.0, 0, 0
+        batch: Any = None
+        batch_size = self.settings.batch_size if self.settings else None
+        while True:
+            call, cpu = now(), thread_cpu()
+            if iterator is None:
+                iterator = iter(self.loader)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                iterator = None
+                pending += now() - call
+                if not in_epoch:
+                    self._note_empty(epoch)
+                    return
+                epoch, in_epoch = epoch + 1, 0
+                if self._is_over():
+                    return
+                continue
+            got = now()
+            rows.call_s.append(call - pending - self._begin)
+            rows.wait_s.append(got - call + pending)
+            rows.wait_cpu_s.append(thread_cpu() - cpu)
+            rows.epoch.append(epoch)
+            rows.samples.append(self.batch_samples or count_samples(batch, batch_size))
+            if epoch and not in_epoch:
+                self._edges.append(got - call + pending)
+            if self._first_batch_s is None:
+                self._first_batch_s = got - self._begin
+            self._look_at(batch)
+            pending, in_epoch = 0.0, in_epoch + 1
+            freed = now()
+            self.last_batch = batch  # frees the batch before
+            released = now()
+            rows.release_s.append(released - freed)
+            if self.step is not None:
+                self._do_step(batch, rows)
+            if self._is_over():
+                return
+
+    def _do_step(self, batch: Any, rows: MainBatches) -> None:
+        assert self.step is not None
+        start = now()
+        self._pace.before()
+        try:
+            self.step(batch)
+        except Exception as error:
+            error._ioprobe_in_step = True  # type: ignore[attr-defined]
+            raise
+        idle = self._pace.after()
+        rows.step_s.append(now() - start)
+        if idle is not None:
+            rows.device_idle_s.append(idle)
+
+    def _look_at(self, batch: Any) -> None:
+        seen = len(self.rows.call_s)
+        if seen <= 8 or seen % 64 == 0:
+            self._sizes.append(size_of(batch))
+        if seen <= self._most_fingerprints:
+            self._fingerprints.append(fingerprint(batch))
+
+    def _note_empty(self, epoch: int) -> None:
+        if not epoch:
+            self._failure = Failure(
+                phase="loop" if self.step else "loader",
+                kind="empty",
+                message="the loader delivered no batch at all",
+                hint="check the dataset's length, the filter, and drop_last with few samples",
+            )
+            self._stopped_because = "failed"
+        else:
+            self._stopped_because = "exhausted"
+
+    def _is_over(self) -> bool:
+        elapsed = now() - self._begin
+        if self.stop.is_set():
+            self._stopped_because = "interrupted"
+            return True
+        if elapsed - self._last_check < _CHECK_EVERY_S:
+            return False
+        self._last_check = elapsed
+        if self.progress:
+            self.progress("loop" if self.step else "loader", elapsed, self.seconds)
+        if elapsed >= self.seconds:
+            if not self._memory:
+                self._memory = worker_memory(self._pids())
+            return True
+        if elapsed >= self.least_s and not self._memory:
+            self._memory = worker_memory(self._pids())
+            self._load.sample()
+        if elapsed >= self.least_s and self._is_narrow():
+            self._stopped_because = "interval"
+            return True
+        return False
+
+    def _is_narrow(self) -> bool:
+        """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
+        rows = self.rows
+        count = len(rows.call_s)
+        if count < self.depth * 2 + _FEWEST_BATCHES or (0 < max(rows.epoch) < 4):
+            return False
+        cycles = [b - a for a, b in zip(rows.call_s[:-1], rows.call_s[1:], strict=True)]
+        start = max(self.depth * 2, stats.steady_start(cycles), count // 3)
+        if count - start < _FEWEST_BATCHES or self._is_draining(start):
+            return False
+        rate = stats.ratio(rows.samples[start:-1], cycles[start:])
+        share = stats.ratio(rows.wait_s[start:-1], cycles[start:])
+        return rate.relative_halfwidth <= self.precision and (share.high - share.low) / 2 <= self.precision
+
+    def _is_draining(self, start: int) -> bool:
+        """Whether the queue of ready batches still shrinks: the loop lives on what was prefetched."""
+        ready = [r for trace in self._recorder.traces for r in trace.ready if r >= 0][start:]
+        if len(ready) < 9:
+            return False
+        third = len(ready) // 3
+        return sum(ready[-third:]) / third < sum(ready[:third]) / third - 1.0
+
+    def _pids(self) -> list[int]:
+        return [pid for trace in self._recorder.traces[-4:] for pid in trace.pids]
+
+    def _traces(self) -> list[IteratorTrace]:
+        """Return the traces of the loader itself: the first DataLoader that it is or holds."""
+        inner = find_dataloaders(self.loader)
+        ids = {id(inner[0])} if inner else {t.loader_id for t in self._recorder.traces[:1]}
+        return [t for t in self._recorder.traces if t.loader_id in ids]
+
+    def result(self) -> LoaderRun:
+        """Return what was measured so far."""
+        if self._result is not None:
+            return self._result
+        traces = self._traces()
+        raw = [row for trace in traces for row in trace.worker_rows()]
+        workers = worker_batches(raw, self._begin)
+        align(self.rows, traces)
+        load = self._load.stop() if self._begin else None
+        starts, inits = start_times(traces)
+        sizes = sorted(self._sizes) or [(0, 0)]
+        before, after = self._device_before, device_read_bytes([os.getpid(), *self._pids()])
+        repeats = None
+        if self._fingerprints:
+            repeats = SampleRepeats(
+                batches=len(self._fingerprints),
+                distinct=len(set(self._fingerprints)),
+                workers_delivering=len(set(workers.worker)),
+            )
+        return LoaderRun(
+            coupled=self.step is not None,
+            purpose=self.purpose,
+            settings=self.settings,
+            main=self.rows,
+            workers=workers if workers.worker else None,
+            warmup_batches=min(len(self.rows.call_s), max(self.depth, len(self._fingerprints))),
+            stopped_because=self._stopped_because,
+            wall_s=now() - self._begin,
+            time_to_first_batch_s=self._first_batch_s,
+            epoch_edges_s=self._edges,
+            worker_start_s=starts,
+            worker_init_s=inits,
+            worker_pss_bytes=self._memory,
+            batch_bytes=sizes[len(sizes) // 2][0] or None,
+            batch_tensors=sizes[len(sizes) // 2][1],
+            stacks=stack_shares(worker_stacks(traces), self._sampler.encode() if self._sampler else b""),
+            load=load,
+            repeats=repeats,
+            device_read_bytes=None if before is None or after is None else max(0, after - before),
+            failure=self._failure,
+        )
+
+
+def shut_down(loader: Any) -> None:
+    """End a loader's workers now, instead of whenever the garbage collector comes by."""
+    for inner in find_dataloaders(loader):
+        iterator = getattr(inner, "_iterator", None)
+        if iterator is not None:
+            try:
+                iterator._shutdown_workers()
+            except Exception:  # the workers may be dead already; that is what we want
+                pass
+            inner._iterator = None
+    close = getattr(loader, "close", None)
+    if callable(close) and not find_dataloaders(loader)[:1] == [loader]:
+        try:
+            close()
+        except Exception:  # a user's close is a courtesy; its failure is not the measurement's
+            pass
+    gc.collect()

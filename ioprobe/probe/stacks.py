@@ -1,0 +1,52 @@
+"""From counted stacks to shares of stages."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from typing import Any
+
+from ioprobe.instrument.stages import Frame, classify
+from ioprobe.run import HotFrame, StackShares, Stage
+
+
+def stack_shares(worker: list[Any], main: bytes) -> list[StackShares]:
+    """Return the shares of workers, of the main thread and of the main process's other threads.
+
+    Args:
+        worker: Rows ``[thread, count, frames]`` from worker processes.
+        main: The main process's rows, encoded.
+    """
+    main_id = threading.main_thread().ident
+    rows = json.loads(main) if main else []
+    groups = {
+        "worker": worker,
+        "main": [row for row in rows if row[0] == main_id],
+        "thread": [row for row in rows if row[0] not in (main_id, 0)],
+    }
+    return [shares for role, found in groups.items() if (shares := _shares(role, found)) is not None]
+
+
+def _shares(role: str, rows: list[Any]) -> StackShares | None:
+    stages: Counter[Stage] = Counter()
+    hot: Counter[tuple[Stage, str, str, int, str]] = Counter()
+    for _, count, raw in rows:
+        frames = [Frame(*frame) for frame in raw]
+        if not frames:
+            stages[Stage.OTHER] += count
+            continue
+        found = classify(frames, role)
+        stage = found.stage
+        if role == "thread" and frames[0].function.rpartition(".")[2] == "wait" and frames[0].module == "threading":
+            stage = Stage.WAIT  # a queue's feeder or a pool's thread with nothing to do
+        stages[stage] += count
+        hot[stage, found.frame.function, found.frame.file, found.frame.line, found.rule] += count
+    total = sum(stages.values())
+    if not total:
+        return None
+    hottest = [
+        HotFrame(stage=stage, function=function, file=file, line=line, samples=count, rule=rule)
+        for (stage, function, file, line, rule), count in hot.most_common(20)
+    ]
+    return StackShares(role=role, samples=total, stages=dict(stages), hottest=hottest)
