@@ -375,7 +375,13 @@ class StepRun(msgspec.Struct, kw_only=True):
     parts_steps: int = 0
     """Steps that the trace covers."""
     flops_per_step: float | None = None
+    """Model FLOPs of a step: forward and backward, activation recomputation left out."""
+    executed_flops_per_step: float | None = None
+    """The same with recomputation, as the hardware ran it."""
+    joules_per_step: float | None = None
+    """Energy of the accelerator per step, from its own counter; None without one [J]."""
     dtype: str | None = None
+    """Type in which the matrix products run: ``float32``, ``bfloat16``, ``float16``, ..."""
     failure: Failure | None = None
 
 
