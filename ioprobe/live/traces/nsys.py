@@ -173,7 +173,7 @@ def _device(number: int, work: dict[str, NDArray[np.int64]], here: NDArray[np.bo
     nbytes = work["bytes"][pageable]
     return DeviceWork(
         device=str(number),
-        spans=Spans(work["start"][here] * _NS, work["end"][here] * _NS),
+        spans=Spans((work["start"][here] * _NS).astype(np.float64), (work["end"][here] * _NS).astype(np.float64)),
         kinds=work["kind"][here].astype(np.int8),
         launched=launched,
         pageable_s=float((work["end"] - work["start"])[pageable].sum() * _NS),
