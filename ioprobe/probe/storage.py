@@ -31,7 +31,6 @@ from ioprobe.probe.storage_place import (
 from ioprobe.probe.storage_plan import Item, Plan, members_of, plan_dataset
 from ioprobe.probe.storage_series import Window, latency_summary, narrow_enough, replies_window, slice_series
 from ioprobe.run import Caveat, DatasetFacts, Failure, StorageJob
-from ioprobe.stats import Estimate, ratio
 from ioprobe.units import format_bandwidth
 
 Progress = Callable[[str, float], None]
@@ -43,46 +42,8 @@ _COLD_ENOUGH, _WARM_ENOUGH = 0.05, 0.95
 _LEAST_WINDOW_S = 0.3
 
 
-def ops_per_s(job: StorageJob) -> Estimate | None:
-    """Return a job's rate [operations/s] with its interval, or None where nothing was read."""
-    return _rate(job.ops, job.window_s, job.series_ops_per_s)
-
-
-def bytes_per_s(job: StorageJob) -> Estimate | None:
-    """Return a job's bandwidth [bytes/s] with its interval, or None where nothing was read."""
-    return _rate(job.bytes_read, job.window_s, job.series_bytes_per_s)
-
-
-def samples_per_s(job: StorageJob) -> Estimate | None:
-    """Return a job's rate [samples/s] with its interval, or None where the samples are not known."""
-    rate = bytes_per_s(job)
-    if rate is None or not job.samples or not job.bytes_read:
-        return None
-    return rate.scaled(job.samples / job.bytes_read)
-
-
-def _rate(total: float, window_s: float, series: Sequence[float]) -> Estimate | None:
-    if not total or window_s <= 0:
-        return None
-    value = total / window_s
-    if len(series) < 2:
-        return Estimate(value, value, value, 1)
-    found = ratio(series, np.ones(len(series)))
-    half = (found.high - found.low) / 2
-    return Estimate(value, max(0.0, value - half), value + half, found.n)
-
-
-def needed_concurrency(rate_per_s: float, latency_s: float) -> float:
-    """Return how many requests must be in flight for a rate, by Little's law.
-
-    Args:
-        rate_per_s: Requests per second that the job needs.
-        latency_s: Mean (or median) time of one request [s].
-
-    >>> needed_concurrency(2000, 0.02)
-    40.0
-    """
-    return rate_per_s * latency_s
+def _bytes_per_s(job: StorageJob) -> float | None:
+    return job.bytes_read / job.window_s if job.bytes_read and job.window_s > 0 else None
 
 
 def measure_dataset(
@@ -353,14 +314,10 @@ def _add_dataset_caveats(plan: Plan, place: Place, jobs: list[StorageJob], concu
     """Put what holds for the whole dataset on the first job."""
     caveats = list(plan.caveats)
     available = memory()[1]
-    rates = {job.cache_state: bytes_per_s(job) for job in jobs if job.pattern == plan.pattern}
+    rates = {job.cache_state: _bytes_per_s(job) for job in jobs if job.pattern == plan.pattern}
     if not place.in_memory and available is not None and plan.file_bytes < 0.8 * available:
         cold, warm = rates.get("cold"), rates.get("warm")
-        caveats.append(
-            fits_in_memory_caveat(
-                plan.file_bytes, available, cold.value if cold else None, warm.value if warm else None
-            )
-        )
+        caveats.append(fits_in_memory_caveat(plan.file_bytes, available, cold, warm))
     if len(plan.groups) < concurrency:
         what = {"shards": "shards", "row-groups": "row groups"}.get(plan.pattern, "pieces")
         text = f"{len(plan.groups)} {what} for {concurrency} workers: only {len(plan.groups)} read at a time"

@@ -152,6 +152,11 @@ class Crew:
             code = child.wait(1.0)
         except subprocess.TimeoutExpired:
             return MeasureError("a measuring process closed its pipe", hint="please report this")
+        if code == -7:
+            return MeasureError(
+                "a read through a mapping failed: the file shrank, or the device reported an error",
+                hint="look at the file and, with 'dmesg', at the device",
+            )
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         hint = "look for the out-of-memory killer with 'dmesg'" if code == -9 else "please report this"
         return MeasureError(f"a measuring process {how}", hint=hint)

@@ -14,9 +14,12 @@ import random
 import re
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ioprobe.data.formats import FORMATS
+from ioprobe.data.urls import expand_braces, suffix_of
 from ioprobe.errors import StoreError, TargetError
 from ioprobe.run import Caveat, DatasetFacts
 from ioprobe.units import format_bytes, format_count
@@ -30,11 +33,9 @@ _FOOTER_LIMIT_S = 0.7
 _RANDOM_BYTES = 16 << 10
 _SNIFF_MEMBERS = 200
 
-SHARD_SUFFIXES = (
-    *(".tar", ".tgz", ".tar.gz", ".tar.zst", ".mds", ".mds.zstd", ".zstd", ".zst", ".gz", ".npz", ".pt", ".ds"),
-    *(".jsonl", ".json", ".ndjson", ".csv", ".txt", ".tfrecord", ".tfrecords", ".arrow", ".feather", ".ipc"),
-)
-RANDOM_SUFFIXES = (".bin", ".npy", ".h5", ".hdf5", ".idx")
+_RANDOM_FORMATS = ("tokens", "npy", "hdf5")
+"""Formats out of which loaders read samples by index."""
+_BY_SUFFIX = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
 
 Item = tuple[str, list[tuple[int, int]]]
 """Path and its (offset, length) ranges [bytes]."""
@@ -83,7 +84,7 @@ def list_files(url: str) -> tuple[list[tuple[str, int]], float, bool]:
     began = time.perf_counter()
     found: list[tuple[str, int]] = []
     cut = False
-    for path in expand(url.removeprefix("file://")):
+    for path in _expand(url.removeprefix("file://")):
         try:
             if os.path.isdir(path):  # noqa: PTH112
                 files, more = _walk(path, began + _LIST_LIMIT_S)
@@ -124,30 +125,12 @@ def _walk(folder: str, until: float) -> tuple[list[tuple[str, int]], bool]:
     return sorted(files), False
 
 
-def expand(url: str) -> Iterator[str]:
-    """Yield the paths that braces (``{000..127}``, ``{a,b}``) and globs stand for.
-
-    >>> list(expand("x-{08..10}.tar"))
-    ['x-08.tar', 'x-09.tar', 'x-10.tar']
-    """
-    brace = re.search(r"\{([^{}]*)\}", url)
-    if brace:
-        for middle in _alternatives(brace[1]):
-            yield from expand(url[: brace.start()] + middle + url[brace.end() :])
-    elif re.search(r"[*?\[]", url) and not os.path.exists(url):  # noqa: PTH110
-        yield from sorted(glob.glob(url, recursive=True))  # noqa: PTH207
-    else:
-        yield url
-
-
-def _alternatives(text: str) -> Iterator[str]:
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", text)
-    if span is None:
-        yield from text.split(",")
-        return
-    width = len(span[1]) if span[1].startswith("0") or len(span[1]) == len(span[2]) else 0
-    for number in range(int(span[1]), int(span[2]) + 1):
-        yield str(number).zfill(width)
+def _expand(url: str) -> Iterator[str]:
+    for pattern in expand_braces(url):
+        if re.search(r"[*?\[]", pattern) and not os.path.exists(pattern):  # noqa: PTH110
+            yield from sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+        else:
+            yield pattern
 
 
 def plan_dataset(
@@ -177,7 +160,7 @@ def plan_dataset(
     if not full:
         raise TargetError(f"dataset '{url}' holds no data: {len(files)} files of zero bytes", hint="write it again")
     samples = _known_samples(facts, samples_per_shard, len(full))
-    kind = _kind(url, full)
+    kind = _kind(full)
     base = Plan(
         url=url,
         pattern=kind,
@@ -237,14 +220,17 @@ def _known_samples(facts: DatasetFacts | None, samples_per_shard: float | None, 
     return round(samples_per_shard * shards) if samples_per_shard else None
 
 
-def _kind(url: str, full: list[tuple[str, int]]) -> str:
-    names = [path.lower() for path, _ in full[:1000]]
-    if all(n.endswith((".parquet", ".pq")) for n in names):
+def _kind(full: list[tuple[str, int]]) -> str:
+    found = Counter(_BY_SUFFIX.get(suffix_of(path)[0], "") for path, _ in full[:1000])
+    main, count = found.most_common(1)[0]
+    if main == "parquet" and len(found) == 1:
         return "row-groups"
-    if all(n.endswith(RANDOM_SUFFIXES) for n in names):
+    if main in _RANDOM_FORMATS and len(found) == 1:
         return "random"
+    if main == "imagefolder":
+        return "files"
     mean_bytes = sum(size for _, size in full) / len(full)
-    sharded = sum(n.endswith(SHARD_SUFFIXES) for n in names) > len(names) / 2
+    sharded = main != "" and count > sum(found.values()) / 2
     return "shards" if sharded or len(full) == 1 or mean_bytes > 4 << 20 else "files"
 
 
