@@ -11,6 +11,7 @@ from typing import Any
 from ioprobe import stats
 from ioprobe.instrument import clocks
 from ioprobe.probe import step_parts
+from ioprobe.probe.energy import energy_meter
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.step_clock import Block, Clock, clock_for
 from ioprobe.run import Failure, StepRun
@@ -158,6 +159,7 @@ def _settled(durations: Sequence[float]) -> bool:
 
 def _measure(clock: Clock, following: Following, seconds: float, result: StepRun, progress: Progress | None) -> None:
     block = Block(result.durations_s, result.cpu_s)
+    meter = energy_meter(clock.device)
     began = looked = clocks.now()
     while True:
         clock.run(following, _until_pause(result.durations_s, clock.block_steps(result.durations_s)), block)
@@ -170,6 +172,10 @@ def _measure(clock: Clock, following: Following, seconds: float, result: StepRun
         if _enough(result.durations_s, now - began, seconds, emulated=result.emulated):
             break
     clock.drain(block)
+    if meter is not None and (reading := meter.stop()) is not None:
+        mean_s = stats.mean(result.durations_s).value
+        result.joules_per_step = reading.joules * mean_s / (clocks.now() - began)
+        result.kernel_time_share = reading.kernel_time_share
     lead = _before_whole_periods(result.durations_s)
     result.warmup_s += result.durations_s[:lead]
     del result.durations_s[:lead], result.cpu_s[:lead]

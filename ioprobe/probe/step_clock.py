@@ -28,6 +28,8 @@ class Clock:
     """Times a step that is done when it returns."""
 
     device_name = "cpu"
+    device: Any = None
+    """``torch.device`` of an accelerator, None on the CPU."""
 
     def __init__(self, step: Callable[[Any], Any]) -> None:
         self.step = step
