@@ -381,7 +381,7 @@ class StepRun(msgspec.Struct, kw_only=True):
     joules_per_step: float | None = None
     """Energy of the accelerator per step, from its own counter; None without one [J]."""
     kernel_time_share: float | None = None
-    """Driver's "GPU utilization": share of its last sampling period in which any kernel ran, however small [fraction]."""
+    """Driver's "GPU utilization": share of its last sampling period in which any kernel ran [fraction]."""
     dtype: str | None = None
     """Type in which the matrix products run: ``float32``, ``bfloat16``, ``float16``, ..."""
     failure: Failure | None = None
