@@ -333,6 +333,8 @@ class LoaderRun(msgspec.Struct, kw_only=True):
     """``interval`` (narrow enough), ``seconds``, ``exhausted``, ``failed`` or ``interrupted``."""
     wall_s: float = 0.0
     """Whole measurement, warm-up included [s]."""
+    begun_s: float | None = None
+    """When it began on the host's monotonic clock [s]; tells whether the rounds of two runs interleave."""
     time_to_first_batch_s: float | None = None
     epoch_edges_s: list[float] = []
     """Wait for the first batch of each later epoch, ``iter`` included [s]."""
