@@ -251,6 +251,13 @@ CASES: list[tuple[str, str, Stage, list[Frame]]] = [
     ),
     ("a thread lock in C", "worker", Stage.LOCK, stack(GETITEM + " [self.lock.acquire]", WORKER)),
     ("a with statement on a lock", "worker", Stage.LOCK, stack(GETITEM + " [self.lock.__enter__]", WORKER)),
+    (
+        "a with statement on a lock, known by its expression",
+        "worker",
+        Stage.LOCK,
+        stack(GETITEM + " [self._lock]", WORKER),
+    ),
+    ("a block is no lock", "worker", Stage.TRANSFORM, stack(GETITEM + " [self.block]", WORKER)),
     ("a file lock", "worker", Stage.LOCK, stack(f"BaseFileLock.acquire {SITE}filelock/_api.py:300", GETITEM, WORKER)),
     ("flock", "worker", Stage.LOCK, stack(GETITEM + " [fcntl.flock]", WORKER)),
     (
@@ -529,6 +536,15 @@ def test_the_users_rules_come_first() -> None:
     assert classify(stack(GETITEM + " [self.guard]", WORKER), "worker", mine)[:2] == (Stage.LOCK, "my lock")
 
 
+def test_the_users_rules_may_name_files() -> None:
+    in_file = [Rule("mine", Stage.READ, files="/home/me/data.py")]
+    assert classify(stack(GETITEM, WORKER), "worker", in_file)[:2] == (Stage.READ, "mine")
+    both = [Rule("mine", Stage.READ, frames="*:Photos.__getitem__", files="*/other.py")]
+    assert classify(stack(GETITEM, WORKER), "worker", both).stage is Stage.TRANSFORM
+    qualified = [Rule("mine", Stage.READ, frames="*:Photos.*", files="*/data.py")]
+    assert classify(stack(GETITEM, WORKER), "worker", qualified).stage is Stage.READ
+
+
 def test_our_own_frames_are_transparent() -> None:
     wrapped = stack(GETITEM + " [open]", f"timed {SITE}ioprobe/instrument/worker.py:9", WORKER)
     assert classify(wrapped, "worker").stage is Stage.READ
@@ -554,6 +570,7 @@ def test_frames_inherited_from_the_parent_do_not_count() -> None:
         ("<frozen importlib._bootstrap>", False),
         ("<string>", False),
         ("", False),
+        ("libc.so.6", False),
     ],
 )
 def test_user_code_is_told_from_libraries(file: str, user: bool) -> None:

@@ -8,6 +8,7 @@ wins.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -68,6 +69,8 @@ class Rule(NamedTuple):
     """``data`` (below a dataset), ``main`` (not below a dataset) or ``any``."""
     innermost: bool = False
     """Only where the frame is the innermost one, that is, C code runs in it."""
+    files: str = ""
+    """For the user's own rules: globs on the file's path."""
     weak: bool = False
     """Says little (a sleep, plain arithmetic): the name of the user's function around it says more, and goes first."""
 
@@ -75,9 +78,17 @@ class Rule(NamedTuple):
         """Return whether the rule is meant for this side."""
         return self.where == "any" or (self.where == "data") == data
 
-    def matches(self, place: str, call: str) -> bool:
-        """Return whether ``module:function`` or the call matches."""
-        return bool((self.frames and pattern(self.frames).match(place)) or (call and pattern(self.calls).match(call)))
+    def matches(self, places: Iterable[str], call: str, file: str) -> bool:
+        """Return whether a frame is meant: one of its ``module:function`` or its call, and its file.
+
+        A rule that names only files means every frame in them.
+        """
+        if self.files and not pattern(self.files).match(file):
+            return False
+        if not self.frames and not self.calls:
+            return bool(self.files)
+        named = self.frames and any(pattern(self.frames).match(place) for place in places)
+        return bool(named or (call and self.calls and pattern(self.calls).match(call)))
 
 
 _LOADER = "torch.utils.data.dataloader torchdata.stateful_dataloader.stateful_dataloader"
@@ -388,7 +399,7 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule(
         "lock call",
         Stage.LOCK,
-        calls="*.acquire *.acquire_* *lock.__enter__ *mutex.__enter__ *semaphore.__enter__ fcntl.flock "
+        calls="*.acquire *.acquire_* lock *.lock *_lock *.mutex *_mutex *.semaphore *lock.__enter__ *mutex.__enter__ *semaphore.__enter__ fcntl.flock "
         "fcntl.lockf fcntl.fcntl",
     ),
     Rule(

@@ -97,8 +97,8 @@ def module_of(file: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _is_library(file: str, module: str) -> bool:
-    if file.startswith("<") or not file:
-        # <string>, <frozen ...>, generated code: never a place that a person can open.
+    if file.startswith("<") or not file.endswith((".py", ".pyw", ".ipynb")):
+        # <string>, <frozen ...>, generated code, native libraries: no place where a person wrote Python.
         return True
     if _INSTALLED.match(file) or _STANDARD.match(file) or _SOURCE_TORCH.match(file):
         return True
@@ -245,9 +245,10 @@ def classify(frames: Sequence[Frame], role: str, extra_rules: Sequence[Rule] = (
 
 def _decide(frames: Sequence[Frame], worker: bool, role: str, extra_rules: Sequence[Rule]) -> tuple[Stage, str, Frame]:
     for frame in frames if extra_rules else ():
-        place = ":".join(_key(frame))
+        module, function = _key(frame)
+        places = (f"{module}:{function}", f"{module}:{frame.function}")
         for extra in extra_rules:
-            if extra.matches(place, frame.call):
+            if extra.matches(places, frame.call, frame.file):
                 return extra.stage, extra.name, frame
     region, at, anchor = _region(frames, worker)
     inside = frames[: at + 1]
