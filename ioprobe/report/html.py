@@ -41,7 +41,7 @@ def render(report: Report) -> str:
             word=words.headline(report)[0],
             clause=words.headline(report)[1],
             singular=words.clean(report.unit).removesuffix("s"),
-        tiles=_tiles(report),
+            tiles=_tiles(report),
             ladder=figures.ladder(report),
             stages=figures.stages(report.diagnosis.stages),
             timeline=figures.timeline(report.timeline),

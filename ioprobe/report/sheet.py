@@ -100,6 +100,10 @@ class Sheet:
             whole.append_text(Text(self.plain(f"  {note}"), style="not bold not underline dim"))
         self._console.print(whole)
 
+    def title(self, word: str, style: str, text: str) -> None:
+        """Print the word that matters most, and what it means."""
+        self._hang(word, text, len(word) + 2, "bold", label_style=style)
+
     def paragraph(self, text: str, style: str = "") -> None:
         """Print running text, wrapped at words; nothing where there is no text."""
         if text:
@@ -113,9 +117,12 @@ class Sheet:
         """Print a labelled line that belongs to the item above."""
         self._hang(f"     {label.ljust(8)}" if label else "     ", text, 14 if label else 5, style, label_style="dim")
 
-    def fact(self, name: str, value: str) -> None:
-        """Print a name and a value that must stay in one piece, such as a path."""
-        self.line((name.ljust(9), "dim"), " ", value)
+    def fact(self, name: str, value: str, *, whole: bool) -> None:
+        """Print a name and a value; what is whole stays in one piece to be copied, such as a path."""
+        if whole:
+            self.line((name.ljust(10), "dim"), value)
+        else:
+            self._hang(name, value, 10, "", label_style="dim")
 
     def _hang(self, mark: str, text: str, indent: int, style: str, label_style: str | None = None) -> None:
         from rich.text import Text

@@ -30,6 +30,9 @@ PARTITION_WORDS = {
     "other_idle": ("other idle", "bright_black"),
 }
 MAX_RANKS = 16
+FASTEST_RANKS = 4
+WIDE_BAR = 34
+"""Cells of a bar where the terminal is wide enough to say beside it how the rung was measured."""
 
 
 def render(report: Report, *, width: int = 80, color: bool = False, unicode: bool = True) -> str:
@@ -51,7 +54,7 @@ def render(report: Report, *, width: int = 80, color: bool = False, unicode: boo
 
 def _verdict(sheet: Sheet, report: Report) -> None:
     word, clause = words.headline(report)
-    sheet.line((word.upper(), VERDICT_STYLES[word]), "  ", (clause, "bold"))
+    sheet.title(word.upper(), VERDICT_STYLES[word], clause)
     sheet.paragraph(words.figures(report))
     diagnosis = report.diagnosis
     if diagnosis.evidence:
@@ -88,8 +91,10 @@ def _ladder(sheet: Sheet, report: Report) -> None:
         max((len(value) for value, _ in parts if value != NOT_MEASURED), default=0),
         max(len(interval) for _, interval in parts),
     )
-    detail_width = sheet.width - sum(columns) - 48 if sheet.width >= 100 else 0
-    bar_width = max(12, min(56, sheet.width - sum(columns) - 14 - max(0, detail_width)))
+    spaces, mark = 5, len("  < lowest")
+    room = sheet.width - sum(columns) - spaces
+    tail_width = max(mark, room - WIDE_BAR) if sheet.width >= 100 else mark
+    bar_width = max(12, min(56, room - tail_width))
     for rung, (value, interval) in zip(ladder, parts, strict=True):
         style = "bold red" if rung.lowest else "cyan" if rung.stage.value in ("loop", "loader") else "blue"
         label = sheet.text_of(("> " if rung.lowest else "  ") + rung.stage.value.ljust(columns[0] - 2), style)
@@ -98,7 +103,7 @@ def _ladder(sheet: Sheet, report: Report) -> None:
             sheet.line(label, "  ", (NOT_MEASURED, "dim"))
             continue
         bar = sheet.bar(axis.place(estimate.low), axis.place(estimate.high), bar_width, style)
-        tail = _rung_tail(sheet, rung, detail_width)
+        tail = _rung_tail(sheet, rung, tail_width)
         sheet.line(label, "  ", bar, "  ", (value.rjust(columns[1]), "bold"), " ", interval.ljust(columns[2]), tail)
 
 
@@ -106,7 +111,7 @@ def _rung_tail(sheet: Sheet, rung: Rung, room: int) -> Text:
     tail = sheet.text_of("")
     if rung.lowest:
         tail.append_text(sheet.text_of("  < lowest", "bold red"))
-    left = room - tail.cell_len
+    left = room - tail.cell_len - 2
     if left > 12 and rung.detail:
         tail.append_text(sheet.text_of("  " + sheet.shortened(rung.detail, left), "dim"))
     return tail
@@ -127,7 +132,7 @@ def _stages(sheet: Sheet, report: Report) -> None:
         for cost in stages
     ]
     header = ["", "wall", "CPU", "blocked", "no core", "share", "hottest frame"]
-    if not any(row[-1] for row in rows):
+    if sheet.width < 76 or not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     sheet.table(header, rows, right=range(1, 6))
 
@@ -184,10 +189,10 @@ def _ranks(sheet: Sheet, report: Report) -> None:
     if not report.ranks:
         return
     shown = _most_telling(report.ranks)
-    left_out = len(report.ranks) - len(shown)
-    sheet.heading(
-        "Ranks", f"{len(report.ranks)}" + (f", of which {left_out} between these are left out" if left_out else "")
-    )
+    note = str(len(report.ranks))
+    if len(shown) < len(report.ranks):
+        note += f"; shown: the late, then the slowest, and the {FASTEST_RANKS} fastest"
+    sheet.heading("Ranks", note)
     rows = [
         [
             str(rank.rank),
@@ -205,7 +210,7 @@ def _most_telling(ranks: list[RankSummary]) -> list[RankSummary]:
     if len(ranks) <= MAX_RANKS:
         return ranks
     by_rate = sorted(ranks, key=lambda r: (not r.late, r.samples_per_s.value if r.samples_per_s else -1.0))
-    return sorted([*by_rate[: MAX_RANKS - 4], *by_rate[-4:]], key=lambda r: r.rank)
+    return sorted([*by_rate[: MAX_RANKS - FASTEST_RANKS], *by_rate[-FASTEST_RANKS:]], key=lambda r: r.rank)
 
 
 def _partition(sheet: Sheet, report: Report) -> None:
@@ -266,7 +271,7 @@ def _footer(sheet: Sheet, report: Report) -> None:
     sheet.heading(f"ioprobe {report.kind}", f"{report.created_at}, version {report.version}")
     for name, value in rows:
         if value:
-            sheet.fact(name, value)
+            sheet.fact(name, value, whole=name not in ("settings", "host"))
 
 
 def _counted(names: list[str]) -> list[str]:
