@@ -239,10 +239,10 @@ class CheckConfig(_Table, frozen=True, kw_only=True):
 class CompareConfig(_Table, frozen=True, kw_only=True):
     """``[compare]``: the noise bands."""
 
-    similar: Share = 0.03
-    """Changes below this are noise, whatever their significance [fraction]."""
-    slower: Share = 0.08
-    """Changes that are significant and above this fail [fraction]."""
+    noise: Share = 0.03
+    """Changes below this are noise, however significant [fraction]."""
+    large: Share = 0.08
+    """Changes above this are large; one that is not significant leaves the comparison undecided [fraction]."""
 
 
 class FrameRule(_Table, frozen=True, kw_only=True):

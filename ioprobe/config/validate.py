@@ -16,7 +16,7 @@ from ioprobe.errors import UsageError
 from ioprobe.units import parse_bytes, parse_seconds
 
 _SIZES = ("_bytes", "memory")
-_SHARES = {"stall_share", "au", "similar", "slower"}
+_SHARES = {"stall_share", "au", "noise", "large"}
 _SECONDS = {"timeout", "seconds", "measure"}
 
 
