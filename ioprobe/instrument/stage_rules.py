@@ -399,7 +399,8 @@ CALL_RULES: tuple[Rule, ...] = (
     Rule(
         "lock call",
         Stage.LOCK,
-        calls="*.acquire *.acquire_* lock *.lock *_lock *.mutex *_mutex *.semaphore *lock.__enter__ *mutex.__enter__ *semaphore.__enter__ fcntl.flock "
+        calls="*.acquire *.acquire_* lock *.lock *_lock *.mutex *_mutex *.semaphore *lock.__enter__ "
+        "*mutex.__enter__ *semaphore.__enter__ fcntl.flock  "
         "fcntl.lockf fcntl.fcntl",
     ),
     Rule(
