@@ -1,0 +1,1 @@
+"""Recordings of profilers: Kineto and Nsight Systems."""
