@@ -266,7 +266,7 @@ class StackShares(msgspec.Struct, frozen=True, kw_only=True):
     """How sampled stacks of one kind of thread divide among stages."""
 
     role: str
-    """``worker``, ``main`` or ``thread`` (another thread of the main process)."""
+    """``worker``, ``worker-thread`` (queue feeder and others), ``main`` or ``thread`` (others of the main process)."""
     samples: int
     """Stacks taken; the stage counts sum to it."""
     stages: dict[Stage, int]
@@ -303,6 +303,50 @@ class ProcessLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Of them, from a block device."""
     states: dict[str, int] = {}
     """How often its main thread was seen ``running``, in ``disk`` wait, or asleep in a kernel function by name."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What else about a host can spoil a measurement there; None where the host does not tell."""
+
+    system: str = "Linux"
+    cgroup_cores: float | None = None
+    """CPU quota of the tightest cgroup; None without a quota."""
+    cpu_governor: str | None = None
+    cpu_driver: str | None = None
+    smt: bool | None = None
+    """Whether two logical cores share a physical one."""
+    numa_nodes: int | None = None
+    clock_source: str | None = None
+    load: HostLoad | None = None
+    """Over a short look, this process apart."""
+    io_pressure: float | None = None
+    """Share of the last ten seconds in which some task waited for I/O [fraction]."""
+    swap_used_bytes: int | None = None
+    container: bool = False
+    runs_as_root: bool = False
+    ptrace_scope: int | None = None
+    """Yama's ``kernel.yama.ptrace_scope``; None without Yama, which forbids nothing."""
+    may_ptrace: bool | None = None
+    """Whether the process holds CAP_SYS_PTRACE."""
+    io_uring: bool | None = None
+    huge_pages: str | None = None
+    """``always``, ``madvise`` or ``never``."""
+    schedstat: bool = False
+    """Whether the kernel tells how long a thread stood in line for a core."""
+    process_io: bool = False
+    """Whether the kernel tells how many bytes a process read."""
+    working_filesystem: str = ""
+    """Of the working directory."""
+    working_writable: bool = True
+    temp_writable: bool = True
+    home_writable: bool = True
+    tools: dict[str, str | None] = {}
+    """``py-spy`` and ``fio`` with their versions (or places); None where missing."""
+    torch_accelerator: str | None = None
+    """Device type that torch can use here; None where it can use none, or was not asked."""
+    torch_asked: bool = False
+    environment: dict[str, str] = {}
+    """Variables that change speed or timing, as they are set."""
 
 
 class SampleRepeats(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,17 +24,15 @@ Key = tuple[tuple[CodeType, int, int], ...]
 
 
 class StackSampler:
-    """Counts the stacks of some or all threads of this process until it is stopped.
+    """Counts the stacks of this process's threads, its own and those in ``skip`` left out, until it is stopped.
 
     Args:
         hz: Samples per second.
-        only: Thread ids to look at; None for every thread but the sampler and those in ``skip``.
         on_flush: Called about once a second, and at the end, with :meth:`encode`'s bytes.
     """
 
-    def __init__(self, hz: float = DEFAULT_HZ, only: int | None = None, on_flush: Any = None) -> None:
+    def __init__(self, hz: float = DEFAULT_HZ, on_flush: Any = None) -> None:
         self._period_s = 1.0 / hz
-        self._only = only
         self._on_flush = on_flush
         self._counts: dict[tuple[int, Key], int] = {}
         self._stop = threading.Event()
@@ -65,7 +63,7 @@ class StackSampler:
             time.sleep(self._period_s)
             frames = sys._current_frames()
             for ident, frame in frames.items():
-                if ident == me or ident in self.skip or (self._only is not None and ident != self._only):
+                if ident == me or ident in self.skip:
                     continue
                 key = (ident, _key(frame))
                 self._counts[key] = self._counts.get(key, 0) + 1
@@ -75,16 +73,21 @@ class StackSampler:
                 self._on_flush(self.encode())
 
     def encode(self, most: int = 60) -> bytes:
-        """Return ``[[thread, count, [[function, file, line, module, call], ...]], ...]`` as JSON, innermost first."""
+        """Return ``[[main, count, [[function, file, line, module, call], ...]], ...]`` as JSON, innermost first.
+
+        ``main`` is 1 for the process's main thread and 0 for the others.
+        """
+        main_thread = threading.main_thread().ident
         rows: dict[tuple[int, tuple[tuple[str, str, int, str, str], ...]], int] = {}
         for (ident, key), count in list(self._counts.items()):
             named = tuple(_named(*item) for item in key)
-            rows[ident, named] = rows.get((ident, named), 0) + count
+            key_ = (int(ident == main_thread), named)
+            rows[key_] = rows.get(key_, 0) + count
         top = sorted(rows.items(), key=lambda item: -item[1])
-        kept = [[ident, count, [list(f) for f in frames[:28]]] for (ident, frames), count in top[:most]]
-        rest = sum(count for _, count in top[most:])
+        kept: list[list[Any]] = [[main, n, [list(f) for f in frames[:28]]] for (main, frames), n in top[:most]]
+        rest = sum(count for (main, _), count in top[most:] if main)
         if rest:
-            kept.append([0, rest, []])
+            kept.append([1, rest, []])
         data = json.dumps(kept).encode()
         return data if len(data) < 47_000 or most <= 4 else self.encode(most // 2)
 

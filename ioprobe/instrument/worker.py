@@ -8,7 +8,6 @@ fetcher's ``collate_fn`` is wrapped, in the worker process only.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -164,7 +163,7 @@ class WorkerEntry:
         sampler = None
         if self._hz > 0:
             ring = self._ring
-            sampler = StackSampler(self._hz, threading.get_ident(), lambda data: ring.put_stacks(worker, data))
+            sampler = StackSampler(self._hz, on_flush=lambda data: ring.put_stacks(worker, data))
             sampler.start()
         try:
             loop(*bound.args, **bound.kwargs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from typing import Any
 
@@ -12,18 +11,18 @@ from ioprobe.run import HotFrame, StackShares, Stage
 
 
 def stack_shares(worker: list[Any], main: bytes) -> list[StackShares]:
-    """Return the shares of workers, of the main thread and of the main process's other threads.
+    """Return the shares of workers and of the main process, main threads and further threads apart.
 
     Args:
-        worker: Rows ``[thread, count, frames]`` from worker processes.
+        worker: Rows ``[is main thread, count, frames]`` from worker processes.
         main: The main process's rows, encoded.
     """
-    main_id = threading.main_thread().ident
     rows = json.loads(main) if main else []
     groups = {
-        "worker": worker,
-        "main": [row for row in rows if row[0] == main_id],
-        "thread": [row for row in rows if row[0] not in (main_id, 0)],
+        "worker": [row for row in worker if row[0]],
+        "worker-thread": [row for row in worker if not row[0]],
+        "main": [row for row in rows if row[0]],
+        "thread": [row for row in rows if not row[0]],
     }
     return [shares for role, found in groups.items() if (shares := _shares(role, found)) is not None]
 
@@ -36,9 +35,13 @@ def _shares(role: str, rows: list[Any]) -> StackShares | None:
         if not frames:
             stages[Stage.OTHER] += count
             continue
-        found = classify(frames, role)
+        found = classify(frames, "worker" if role == "worker-thread" else role)
         stage = found.stage
-        if role == "thread" and frames[0].function.rpartition(".")[2] == "wait" and frames[0].module == "threading":
+        if (
+            role.endswith("thread")
+            and frames[0].function.rpartition(".")[2] == "wait"
+            and frames[0].module == "threading"
+        ):
             stage = Stage.WAIT  # a queue's feeder or a pool's thread with nothing to do
         stages[stage] += count
         hot[stage, found.frame.function, found.frame.file, found.frame.line, found.rule] += count

@@ -1,0 +1,227 @@
+"""Where a worker's time goes, per sample: read, decode, transform, lock, collate; CPU, blocked, in line for a core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ioprobe.diagnosis.types import StageCost
+from ioprobe.run import HotFrame, LoaderRun, Stage, StackShares
+from ioprobe.stats import Floats
+
+_FETCH_STAGES = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.LOCK)
+_FEWEST_STACKS = 12
+
+
+@dataclass(frozen=True)
+class WorkerCosts:
+    """Means per batch over a measurement's worker rows [s]; shares are fractions of the workers' busy time."""
+
+    batches: int
+    workers: int
+    delivering: int
+    """Workers that made at least one batch."""
+    busy_s: float
+    idle_share: float
+    """Of a worker's life: waiting for a task [fraction]."""
+    cpu_s: float
+    blocked_s: float
+    runq_s: float
+    other_cpu_s: float
+    """CPU of the workers' other threads per batch: queue feeder, OpenMP, readers [s]."""
+    feeder_share: float | None
+    """Share of stacks in which the queue's feeder thread was at work; None without stacks."""
+    fetch_s: dict[Stage, float]
+    """Wall time of fetching by stage, time in line for a core left out [s]."""
+    fetch_blocked_s: dict[Stage, float]
+    collate_s: float
+    collate_cpu_s: float
+    collate_runq_s: float
+    service_spread: float
+    """99th percentile of a batch's busy time over its median."""
+    read_bytes: float | None
+    """Bytes through read(2) per batch."""
+    read_ops: float | None
+    worker_batches: dict[int, int]
+    hottest: dict[Stage, HotFrame]
+
+    @property
+    def running_s(self) -> float:
+        """Busy time less the time in line for a core [s per batch]."""
+        return max(1e-9, self.busy_s - self.runq_s)
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU over running time."""
+        return min(1.0, self.cpu_s / self.running_s)
+
+    @property
+    def blocked_share(self) -> float:
+        """Blocked over running time."""
+        return min(1.0, self.blocked_s / self.running_s)
+
+    @property
+    def runq_share(self) -> float:
+        """In line for a core over busy time."""
+        return min(1.0, self.runq_s / max(1e-9, self.busy_s))
+
+    def dominant(self) -> Stage:
+        """The stage that takes most of the running time."""
+        parts = {**self.fetch_s, Stage.COLLATE: self.collate_s - self.collate_runq_s}
+        return max(parts, key=lambda stage: parts[stage])
+
+
+def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
+    """Return the costs of a measurement's workers; None where there are no rows.
+
+    Args:
+        run: The measurement.
+        first: Batches to leave out at the start (each worker's first rows hold imports and cold caches).
+    """
+    if run is None or run.workers is None or not run.workers.worker:
+        return None
+    rows = run.workers
+    worker = np.asarray(rows.worker)
+    keep = _kept(worker, first)
+
+    def column(values: list[float] | list[int]) -> Floats:
+        return np.asarray(values, dtype=np.float64)[keep]
+
+    fetch, fetch_cpu, fetch_runq = column(rows.fetch_wall_s), column(rows.fetch_cpu_s), column(rows.fetch_runq_s)
+    collate, collate_cpu = column(rows.collate_wall_s), column(rows.collate_cpu_s)
+    collate_runq, idle = column(rows.collate_runq_s), column(rows.idle_s)
+    busy = fetch + collate
+    fetch_blocked = float(np.maximum(0.0, fetch - fetch_cpu - fetch_runq).mean())
+    collate_blocked = float(np.maximum(0.0, collate - collate_cpu - collate_runq).mean())
+    stacks = next((s for s in run.stacks if s.role == "worker"), None)
+    feeder = next((s for s in run.stacks if s.role == "worker-thread"), None)
+    by_stage, blocked = _split(float((fetch - fetch_runq).clip(0).mean()), fetch_blocked, stacks)
+    known = column(rows.read_bytes)
+    median = float(np.median(busy))
+    numbers, counts = np.unique(worker, return_counts=True)
+    return WorkerCosts(
+        batches=int(busy.size),
+        workers=run.settings.num_workers if run.settings else int(numbers.size),
+        delivering=int(numbers.size),
+        busy_s=float(busy.mean()),
+        idle_share=float(idle.sum() / max(1e-9, idle.sum() + busy.sum())),
+        cpu_s=float(fetch_cpu.mean() + collate_cpu.mean()),
+        blocked_s=fetch_blocked + collate_blocked,
+        runq_s=float(fetch_runq.mean() + collate_runq.mean()),
+        other_cpu_s=float(column(rows.other_cpu_s).mean()),
+        feeder_share=_feeder(feeder, stacks),
+        fetch_s=by_stage,
+        fetch_blocked_s=blocked,
+        collate_s=float(collate.mean()),
+        collate_cpu_s=float(collate_cpu.mean()),
+        collate_runq_s=float(collate_runq.mean()),
+        service_spread=float(np.quantile(busy, 0.99)) / median if median > 0 else 1.0,
+        read_bytes=float(known.mean()) if known.size and known.min() >= 0 else None,
+        read_ops=float(column(rows.read_ops).mean()) if known.size and known.min() >= 0 else None,
+        worker_batches={int(k): int(c) for k, c in zip(numbers, counts, strict=True)},
+        hottest=_hottest(stacks),
+    )
+
+
+def _kept(worker: np.ndarray[tuple[int], np.dtype[np.int64]], first: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    keep = np.ones(worker.size, dtype=np.bool_)
+    if first <= 0 or worker.size < 3 * first:
+        # At least each worker's very first batch, where there is enough without it.
+        if worker.size >= 12:
+            _, heads = np.unique(worker, return_index=True)
+            keep[heads] = False
+        return keep
+    keep[:first] = False
+    return keep
+
+
+def _split(
+    running_s: float, blocked_s: float, stacks: StackShares | None
+) -> tuple[dict[Stage, float], dict[Stage, float]]:
+    """Divide fetching among stages by stacks; without enough of them, by blocked against CPU time."""
+    counts = {stage: (stacks.stages.get(stage, 0) if stacks else 0) for stage in _FETCH_STAGES}
+    total = sum(counts.values())
+    if total < _FEWEST_STACKS:
+        times = {stage: 0.0 for stage in _FETCH_STAGES}
+        times[Stage.READ] = min(blocked_s, running_s)
+        times[Stage.TRANSFORM] = max(0.0, running_s - blocked_s)
+        return times, {**dict.fromkeys(_FETCH_STAGES, 0.0), Stage.READ: times[Stage.READ]}
+    times = {stage: running_s * count / total for stage, count in counts.items()}
+    return times, _blocked(times, blocked_s)
+
+
+def _blocked(times: dict[Stage, float], blocked_s: float) -> dict[Stage, float]:
+    """Give the blocked time to lock and read first: who waits, waits there; what is left to the rest in proportion."""
+    found = dict.fromkeys(times, 0.0)
+    left = blocked_s
+    for stage in (Stage.LOCK, Stage.READ):
+        found[stage] = min(left, times[stage])
+        left -= found[stage]
+    rest = {stage: times[stage] for stage in times if stage not in (Stage.LOCK, Stage.READ)}
+    total = sum(rest.values())
+    for stage, seconds in rest.items():
+        found[stage] = min(seconds, left * seconds / total) if total > 0 else 0.0
+    return found
+
+
+def _feeder(threads: StackShares | None, main: StackShares | None) -> float | None:
+    if main is None or not main.samples:
+        return None
+    if threads is None:
+        return 0.0
+    return min(1.0, threads.stages.get(Stage.TRANSPORT, 0) / main.samples)
+
+
+def _hottest(stacks: StackShares | None) -> dict[Stage, HotFrame]:
+    found: dict[Stage, HotFrame] = {}
+    for frame in stacks.hottest if stacks else []:
+        found.setdefault(frame.stage, frame)
+    return found
+
+
+def stage_table(costs: WorkerCosts | None, samples_per_batch: float, main: dict[Stage, float]) -> list[StageCost]:
+    """Return the stages per sample, workers first, then the main process's.
+
+    Args:
+        costs: The workers'; None without workers' rows.
+        samples_per_batch: Samples in a batch.
+        main: Seconds per batch in the main process, by stage.
+    """
+    rows: list[StageCost] = []
+    per = max(1.0, samples_per_batch)
+    if costs is not None:
+        total = costs.busy_s + 1e-12
+        fetch_running = sum(costs.fetch_s.values()) + 1e-12
+        fetch_runq = max(0.0, costs.runq_s - costs.collate_runq_s)
+        for stage in _FETCH_STAGES:
+            seconds = costs.fetch_s.get(stage, 0.0)
+            runq = fetch_runq * seconds / fetch_running
+            if seconds + runq < 0.005 * total:
+                continue
+            blocked = costs.fetch_blocked_s.get(stage, 0.0)
+            rows.append(
+                StageCost(
+                    stage=stage,
+                    wall_s=(seconds + runq) / per,
+                    cpu_s=max(0.0, seconds - blocked) / per,
+                    blocked_s=blocked / per,
+                    runq_s=runq / per,
+                    share=(seconds + runq) / total,
+                    hottest=costs.hottest.get(stage),
+                )
+            )
+        blocked = max(0.0, costs.collate_s - costs.collate_cpu_s - costs.collate_runq_s)
+        rows.append(
+            StageCost(
+                stage=Stage.COLLATE,
+                wall_s=costs.collate_s / per,
+                cpu_s=costs.collate_cpu_s / per,
+                blocked_s=blocked / per,
+                runq_s=costs.collate_runq_s / per,
+                share=costs.collate_s / total,
+                hottest=costs.hottest.get(Stage.COLLATE),
+            )
+        )
+    rows += [StageCost(stage=stage, wall_s=s / per, where="main") for stage, s in main.items() if s > 0]
+    return rows

@@ -1,0 +1,279 @@
+"""The process in which the user's code runs: ``python -m ioprobe.probe.child FD_IN FD_OUT``.
+
+Apart from the command line, so that a crash, a hang or a flood of output of the
+user's code harms neither the report nor the terminal. Commands come in on one
+pipe, events leave on another; a thread answers ``where`` and ``stop`` while the
+main thread measures.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from ioprobe.errors import IoprobeError, TargetError, UsageError
+from ioprobe.probe import protocol
+from ioprobe.probe.target import accepted_keywords, as_target_error, is_factory, load_function
+
+_PARTIAL_AFTER_S = 0.7
+
+
+class Child:
+    """Holds the loader and the step between commands."""
+
+    def __init__(self, commands: BinaryIO, events: BinaryIO) -> None:
+        self._commands, self._events = commands, events
+        self._write_lock = threading.Lock()
+        self._queue: queue.Queue[protocol.Command] = queue.Queue()
+        self._stop = threading.Event()
+        self._meter: Any = None
+        self._answered = False
+        self._factory: Callable[..., Any] | None = None
+        self._options: dict[str, Any] = {}
+        self._loader: Any = None
+        self._facts: Any = None
+        self._step: Callable[[Any], Any] | None = None
+        self._step_source = ""
+        self._batch: Any = None
+        self._batch_samples: int | None = None
+        self._stacks_hz = 25.0
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send one event."""
+        data = fields.pop("data", None)
+        raw = msgspec.Raw(msgspec.json.encode(data))
+        line = msgspec.json.encode(protocol.Event(kind=kind, data=raw, **fields))
+        try:
+            with self._write_lock:
+                self._events.write(line + b"\n")
+                self._events.flush()
+        except (BrokenPipeError, ValueError):
+            os._exit(1)  # the supervisor is gone
+
+    def serve(self) -> None:
+        """Do what is asked until told to quit or the supervisor goes away."""
+        threading.Thread(target=self._listen, name="ioprobe-control", daemon=True).start()
+        self.send("ready")
+        while True:
+            command = self._queue.get()
+            self._stop.clear()
+            self._answered = False
+            try:
+                if isinstance(command, protocol.Load):
+                    self._do_load(command)
+                elif isinstance(command, protocol.Measure):
+                    self._do_measure(command)
+                elif isinstance(command, protocol.Step):
+                    self._do_step(command)
+                else:
+                    return
+            except IoprobeError as error:
+                self.send("error", text=error.message, hint=error.hint)
+            except BaseException as error:
+                traceback.print_exc()
+                self.send("error", text=f"{type(error).__name__}: {error}")
+
+    def _listen(self) -> None:
+        decode = msgspec.json.Decoder(protocol.Command).decode
+        for line in self._commands:
+            command = decode(line)
+            if isinstance(command, protocol.Where):
+                self.send("where", text=main_thread_line())
+            elif isinstance(command, protocol.Stop):
+                self._stop.set()
+                threading.Thread(target=self._partial, name="ioprobe-partial", daemon=True).start()
+            else:
+                self._queue.put(command)
+        os._exit(0)  # the supervisor closed the pipe or died
+
+    def _partial(self) -> None:
+        """Hand over what there is if the main thread does not get to it (it waits for a batch)."""
+        time.sleep(_PARTIAL_AFTER_S)
+        if self._answered:
+            return
+        self._answered = True
+        meter = self._meter
+        if meter is None:
+            self.send("nothing")
+            return
+        meter._stopped_because = "interrupted"
+        self.send("measured", data=meter.result())
+
+    def _progress(self, text: str, done_s: float, of_s: float) -> None:
+        self.send("progress", text=text, done_s=done_s, of_s=of_s)
+
+    def _do_load(self, command: protocol.Load) -> None:
+        from ioprobe.instrument.facts import loader_facts
+
+        self._options, self._batch_samples = dict(command.loader_options), command.batch_samples
+        self._stacks_hz = command.stacks_hz
+        if is_factory(command.target):
+            self._factory = load_function(command.target)
+            self._loader = _call_factory(self._factory, command.target, self._options)
+        else:
+            self._factory = _builtin(command.target)
+            self._loader = self._factory(**self._options)
+        self._facts = loader_facts(self._loader)
+        if command.step_s is not None:
+            from ioprobe.probe.step import EmulatedStep
+
+            self._step = EmulatedStep(command.step_s)
+        elif command.step is not None:
+            from ioprobe.probe.step_target import load_step
+
+            self._step = load_step(command.step)
+        self._step_source = command.step_source or command.step or ""
+        self.send("loaded", data=self._facts)
+
+    def _loader_at(self, changes: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the loader at other settings, and its settings."""
+        from ioprobe.instrument.facts import find_dataloaders, rebuild, settings_of
+
+        loader = self._loader
+        if changes:
+            if self._facts.adaptable:
+                loader = rebuild(loader, **changes)
+            elif self._factory is not None and accepted_keywords(self._factory, set(changes)) == set(changes):
+                loader = self._factory(**{**self._options, **changes})
+            else:
+                raise UsageError("the loader cannot be rebuilt at other settings and its factory takes no keywords")
+        inner = find_dataloaders(loader)
+        return loader, settings_of(inner[0]) if inner else None
+
+    def _do_measure(self, command: protocol.Measure) -> None:
+        from ioprobe.probe.loop import LoopMeter
+
+        loader, settings = self._loader_at(command.changes)
+        self._meter = LoopMeter(
+            loader,
+            self._step if command.coupled else None,
+            settings=settings,
+            seconds=command.seconds,
+            purpose=command.purpose,
+            precision=command.precision,
+            least_s=command.least_s,
+            batch_samples=self._batch_samples,
+            repeats=command.repeats,
+            stacks_hz=self._stacks_hz,
+            stop=self._stop,
+            progress=self._progress,
+        )
+        result = self._meter.run()
+        if self._meter.last_batch is not None:
+            self._batch = self._meter.last_batch
+        self._meter = None
+        if not self._answered:
+            self._answered = True
+            self.send("measured", data=result)
+
+    def _do_step(self, command: protocol.Step) -> None:
+        from ioprobe.instrument.batches import count_samples
+        from ioprobe.probe.step import measure_step
+
+        if self._step is None:
+            raise UsageError("no step was given")
+        if self._batch is None:
+            self._batch = self._first_batch()
+        size = self._facts.settings.batch_size if self._facts.settings else None
+        samples = self._batch_samples or count_samples(self._batch, size)
+        result = measure_step(
+            self._step,
+            self._batch,
+            seconds=command.seconds,
+            samples=samples,
+            tokens=samples * command.tokens_per_sample if command.tokens_per_sample else None,
+            source=self._step_source,
+            progress=self._progress,
+        )
+        if not self._answered:
+            self._answered = True
+            self.send("step", data=result)
+
+    def _first_batch(self) -> Any:
+        from ioprobe.probe.loop import shut_down
+
+        try:
+            return next(iter(self._loader))
+        except StopIteration:
+            raise TargetError("the loader delivered no batch at all", hint="check the dataset and its filter") from None
+        finally:
+            shut_down(self._loader)
+
+
+def _call_factory(factory: Callable[..., Any], target: str, options: dict[str, Any]) -> Any:
+    unknown = set(options) - accepted_keywords(factory, set(options))
+    later = {}
+    if unknown:
+        # A factory without keywords: build its loader, then rebuild it at the wanted settings.
+        later = {key: options.pop(key) for key in sorted(unknown)}
+    try:
+        loader = factory(**options)
+    except BaseException as error:
+        raise as_target_error(error, f"the factory '{target}' raised") from None
+    if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        what = "nothing" if loader is None else f"a {type(loader).__name__}"
+        raise TargetError(
+            f"the factory '{target}' returned {what}; expected a DataLoader or an iterable of batches",
+            hint="return the loader from the function",
+        )
+    if later:
+        from ioprobe.instrument.facts import is_dataloader, rebuild
+
+        if not is_dataloader(loader):
+            raise UsageError(f"the factory '{target}' takes no keyword {', '.join(later)} and returned no DataLoader")
+        loader = rebuild(loader, **later)
+    return loader
+
+
+def _builtin(url: str) -> Callable[..., Any]:
+    from ioprobe.data.loaders import make_loader
+
+    def build(**options: Any) -> Any:
+        return make_loader(url, **options)
+
+    return build
+
+
+def main_thread_line() -> str:
+    """Return ``file:line in function`` where the main thread stands, the user's own code if there is any."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    own = str(Path(__file__).parents[1])
+    innermost = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        place = f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
+        innermost = innermost or place
+        if not file.startswith((own, "<")) and "site-packages" not in file and "lib/python" not in file:
+            return place
+        frame = frame.f_back
+    return innermost
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the supervisor ends, however it ends."""
+    try:
+        import ctypes
+        import signal
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (OSError, AttributeError):  # not Linux: the closed pipe ends us as well, only later
+        pass
+
+
+def serve(fd_in: int, fd_out: int) -> None:
+    """Serve until told to quit."""
+    _die_with_parent()
+    Child(os.fdopen(fd_in, "rb"), os.fdopen(fd_out, "wb")).serve()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,335 @@
+"""Start, watch and end the measuring child; turn its deaths and hangs into sentences."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ioprobe.errors import MeasureError, TargetError
+from ioprobe.probe import protocol
+from ioprobe.run import Failure, LoaderFacts, LoaderRun, StepRun
+
+T = TypeVar("T")
+Progress = Callable[[str, float, float], None]
+
+_START_S = 60.0
+_GRACE_S = 0.5
+_SHM = Path("/dev/shm")
+
+
+class ChildGone(MeasureError):
+    """The child ended in the middle of a command."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, hint=failure.hint)
+        self.failure = failure
+
+
+class ChildHangs(ChildGone):
+    """The child did not answer in time and was ended."""
+
+
+class Supervisor:
+    """One measuring child at a time; starts another where the last one died.
+
+    Args:
+        log: File that takes what the user's code prints; None to drop it.
+        progress: Called with what is measured now, the seconds spent and the seconds it may take.
+        hang_s: How long a factory, or the wait for a batch, may take before it counts as a hang [s].
+        env: Further environment for the child.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: Path | None = None,
+        progress: Progress | None = None,
+        hang_s: float = 60.0,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self._log, self._progress, self._hang_s, self._env = log, progress, hang_s, env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._commands: Any = None
+        self._events_fd = -1
+        self._buffer = b""
+        self._load: protocol.Load | None = None
+        self._phase = ""
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start a fresh child."""
+        self.end()
+        in_read, in_write = os.pipe()
+        out_read, out_write = os.pipe()
+        sink: Any = subprocess.DEVNULL
+        try:
+            if self._log is not None:
+                sink = open(self._log, "ab")  # noqa: SIM115 - the child keeps it, we close ours below
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                pass_fds=(in_read, out_write),
+                # A session of its own: Ctrl-C reaches us alone, and the whole group can be ended at once.
+                start_new_session=True,
+                env={**os.environ, **self._env},
+            )
+        finally:
+            os.close(in_read)
+            os.close(out_write)
+            if sink is not subprocess.DEVNULL:
+                sink.close()
+        self._commands = os.fdopen(in_write, "wb")
+        self._events_fd, self._buffer = out_read, b""
+        self._phase = "factory"
+        self._expect("ready", _START_S)
+
+    def load(self, command: protocol.Load) -> LoaderFacts:
+        """Make the loader and the step in the child.
+
+        Raises:
+            TargetError: the factory raised, returned no loader, or hangs (its line is named).
+        """
+        self._load = command
+        if self._process is None:
+            self.start()
+        self._phase = "factory"
+        self._send(command)
+        try:
+            facts: LoaderFacts = self._expect("loaded", self._hang_s, LoaderFacts)
+            return facts
+        except ChildHangs as error:
+            raise TargetError(
+                f"the factory '{command.target}' did not return within {self._hang_s:.0f} s{_at(error.failure.where)}",
+                hint="raise --timeout if it may take that long",
+            ) from None
+        except ChildGone as error:
+            raise TargetError(error.message, hint=error.hint) from None
+
+    def measure(self, command: protocol.Measure) -> LoaderRun:
+        """Run one measurement of the loader.
+
+        A child that dies or hangs is evidence, too: the run then holds a failure and no batches.
+        """
+        self._revive()
+        self._phase = "loop" if command.coupled else "loader"
+        self._send(command)
+        try:
+            found: LoaderRun = self._expect("measured", self._hang_s, LoaderRun)
+            return found
+        except ChildGone as gone:
+            from ioprobe.run import MainBatches
+
+            settings = None
+            return LoaderRun(
+                coupled=command.coupled,
+                purpose=command.purpose,
+                settings=settings,
+                main=MainBatches(),
+                stopped_because="failed",
+                failure=gone.failure,
+            )
+
+    def step(self, command: protocol.Step) -> StepRun:
+        """Run the step on a resident batch."""
+        self._revive()
+        self._phase = "step"
+        self._send(command)
+        try:
+            found: StepRun = self._expect("step", self._hang_s + command.seconds, StepRun)
+            return found
+        except ChildGone as gone:
+            return StepRun(durations_s=[], failure=gone.failure)
+
+    def stop(self) -> LoaderRun | StepRun | None:
+        """End the measurement in hand within about a second and return what there is."""
+        if self._process is None or self._phase not in ("loop", "loader"):
+            return None
+        self._send(protocol.Stop())
+        try:
+            for event in self._events(1.3):
+                if event.kind == "measured":
+                    return msgspec.json.decode(event.data, type=LoaderRun)
+                if event.kind in ("nothing", "error"):
+                    return None
+        except ChildGone:
+            return None
+        return None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child."""
+        return self._process.pid if self._process else None
+
+    def end(self) -> None:
+        """End the child and everything that it started, and remove its shared memory."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            self._commands.close()
+        with contextlib.suppress(OSError):
+            os.close(self._events_fd)
+        pids = {process.pid, *_descendants(process.pid)}
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        pids |= _descendants(process.pid)
+        # The group first: it also holds children that were orphaned; then those that left the group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pid in pids - {process.pid}:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5.0)
+        _remove_shared_memory(pids)
+
+    def _revive(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            if self._load is None:
+                raise MeasureError("nothing was loaded yet")
+            self.start()
+            self.load(self._load)
+
+    def _send(self, command: protocol.Command) -> None:
+        try:
+            self._commands.write(msgspec.json.encode(command) + b"\n")
+            self._commands.flush()
+        except (BrokenPipeError, OSError):
+            pass  # the child's end shows when its answer is awaited
+
+    def _expect(self, kind: str, silence_s: float, type_: type[T] | None = None) -> Any:
+        """Return the answer of a kind; ``silence_s`` is the longest time without any event."""
+        for event in self._events(silence_s):
+            if event.kind == "progress":
+                if self._progress:
+                    self._progress(event.text, event.done_s, event.of_s)
+            elif event.kind == "error":
+                error = TargetError if self._phase == "factory" else MeasureError
+                raise error(event.text, hint=event.hint)
+            elif event.kind == kind:
+                return None if type_ is None else msgspec.json.decode(event.data, type=type_)
+        raise self._gone()
+
+    def _events(self, silence_s: float) -> Iterator[protocol.Event]:
+        decode = msgspec.json.Decoder(protocol.Event).decode
+        deadline = time.monotonic() + silence_s
+        while True:
+            while b"\n" in self._buffer:
+                line, self._buffer = self._buffer.split(b"\n", 1)
+                deadline = time.monotonic() + silence_s
+                yield decode(line)
+            ready, _, _ = select.select([self._events_fd], [], [], max(0.0, min(0.5, deadline - time.monotonic())))
+            if ready:
+                data = os.read(self._events_fd, 1 << 20)
+                if not data:
+                    raise self._gone()
+                self._buffer += data
+            elif time.monotonic() >= deadline:
+                raise self._hangs(silence_s)
+
+    def _gone(self) -> ChildGone:
+        process = self._process
+        code = None
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(2.0)
+        tail = _tail(self._log)
+        self.end()
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            kind = "killed" if -code == signal.SIGKILL else "worker-died"
+            hint = (
+                "usually the out-of-memory killer: see 'dmesg', use fewer workers or smaller batches"
+                if kind == "killed"
+                else "the process crashed in native code; run the loader by hand under 'python -X faulthandler'"
+            )
+            if -code == signal.SIGBUS:
+                kind, hint = "shared-memory", "enlarge /dev/shm, or use fewer workers or a smaller prefetch"
+            text = f"the process that runs your loader was ended by {name}"
+        else:
+            kind, hint, text = (
+                "exception",
+                "see the loader's output",
+                f"the process that runs your loader ended ({code})",
+            )
+        return ChildGone(Failure(phase=self._phase, kind=kind, message=text + (f": {tail}" if tail else ""), hint=hint))
+
+    def _hangs(self, silence_s: float) -> ChildHangs:
+        where = self._where()
+        self.end()
+        what = {"factory": "the factory", "step": "the step"}.get(self._phase, "waiting for a batch")
+        return ChildHangs(
+            Failure(
+                phase=self._phase,
+                kind="hang",
+                message=f"{what} showed no progress for {silence_s:.0f} s{_at(where)}",
+                where=where,
+                hint="raise --timeout if that is normal; 'ioprobe attach PID --dump' shows a live job's stacks",
+            )
+        )
+
+    def _where(self) -> str:
+        """Ask where the child's main thread stands; '' where not even its control thread answers."""
+        self._send(protocol.Where())
+        decode = msgspec.json.Decoder(protocol.Event).decode
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            ready, _, _ = select.select([self._events_fd], [], [], 0.2)
+            if ready:
+                self._buffer += os.read(self._events_fd, 1 << 20)
+            while b"\n" in self._buffer:
+                line, self._buffer = self._buffer.split(b"\n", 1)
+                event = decode(line)
+                if event.kind == "where":
+                    return event.text
+        return ""
+
+
+def _at(where: str) -> str:
+    return f"; it stands at {where}" if where else ""
+
+
+def _tail(log: Path | None) -> str:
+    """Return the last line that the user's code printed, '' where there is none."""
+    if log is None:
+        return ""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1][:200] if lines else ""
+
+
+def _descendants(pid: int) -> set[int]:
+    import psutil
+
+    try:
+        return {p.pid for p in psutil.Process(pid).children(recursive=True)}
+    except psutil.Error:
+        return set()
+
+
+def _remove_shared_memory(pids: set[int]) -> None:
+    """Remove segments that dead processes of ours left under their names."""
+    for pid in pids:
+        for place in _SHM.glob(f"torch_{pid}_*"):
+            place.unlink(missing_ok=True)
