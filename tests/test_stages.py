@@ -257,6 +257,12 @@ CASES: list[tuple[str, str, Stage, list[Frame]]] = [
         Stage.LOCK,
         stack(GETITEM + " [self._lock]", WORKER),
     ),
+    (
+        "a condition's own lock says nothing",
+        "main",
+        Stage.WAIT,
+        stack(f"Condition.wait {STD}threading.py:331 [waiter.acquire]", f"Queue.get {STD}queue.py:180", NEXT),
+    ),
     ("a block is no lock", "worker", Stage.TRANSFORM, stack(GETITEM + " [self.block]", WORKER)),
     ("a file lock", "worker", Stage.LOCK, stack(f"BaseFileLock.acquire {SITE}filelock/_api.py:300", GETITEM, WORKER)),
     ("flock", "worker", Stage.LOCK, stack(GETITEM + " [fcntl.flock]", WORKER)),

@@ -436,12 +436,6 @@ CALL_RULES: tuple[Rule, ...] = (
     ),
     Rule("shared memory call", Stage.TRANSPORT, calls="*.share_memory_ *.share_memory *.dumps_for_queue"),
     Rule(
-        "pickle for a queue",
-        Stage.TRANSPORT,
-        calls="_ForkingPickler.* ForkingPickler.* wacquire send_bytes",
-        where="main",
-    ),
-    Rule(
         "read call",
         Stage.READ,
         calls="open io.open os.open os.read os.pread os.preadv os.stat os.listdir os.scandir os.lseek "
@@ -487,6 +481,9 @@ NAME_HINTS: tuple[Rule, ...] = (
         "get_object pread *from_disk*",
     ),
 )
+
+# Their own waiting (``waiter.acquire()`` in Condition.wait) says nothing: what asked for it does.
+WAITING_MODULES = "threading:* queue:* multiprocessing.*:* concurrent.*:* asyncio*:* selectors:* socketserver:*"
 
 # Where a thread that has nothing to do is found.
 IDLE_THREAD = (

@@ -29,6 +29,7 @@ from ioprobe.instrument.stage_rules import (
     IDLE_THREAD,
     LEAF_RULES,
     NAME_HINTS,
+    WAITING_MODULES,
     WELL_KNOWN,
     Anchor,
     Region,
@@ -155,6 +156,7 @@ def known_call(call: str) -> bool:
 _WORKER_LOOP = pattern("torch.utils.data._utils.worker:_worker_loop torchdata.stateful_dataloader.worker:_worker_loop")
 _PROCESS_RUN = pattern("multiprocessing.process:run torch.multiprocessing.spawn:_wrap")
 _IDLE_THREAD = pattern(IDLE_THREAD)
+_WAITING = pattern(WAITING_MODULES)
 
 
 def role_frames(frames: Sequence[Frame]) -> tuple[Sequence[Frame], bool]:
@@ -280,7 +282,8 @@ def _walk(frames: Sequence[Frame], data: bool) -> tuple[Stage, str, Frame] | Non
     for i, frame in enumerate(frames):
         leaf = _leaf(*_key(frame), data)
         hint = _hint(_bare(frame.function)) if data and is_user_frame(frame) else None
-        for rule in (_called(frame.call, data) if i == 0 and frame.call else None, leaf, hint):
+        telling = i == 0 and frame.call and not _WAITING.match(":".join(_key(frame)))
+        for rule in (_called(frame.call, data) if telling else None, leaf, hint):
             if rule is None or (rule.innermost and i > 0):
                 continue
             if not rule.weak:
