@@ -17,6 +17,8 @@ from typing import Protocol, TextIO
 from ioprobe.units import format_seconds
 
 REDRAW_S = 0.1
+MIN_TEXT = 16
+"""Cells that the text keeps before the bar goes."""
 _FILLED, _EMPTY = "━", "─"
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -94,7 +96,9 @@ class Progress:
         room = max(20, shutil.get_terminal_size().columns - 1)
         spin = _SPINNER[self._frame % len(_SPINNER)] if self._unicode else "-\\|/"[self._frame % 4]
         times = _times(done_s, of_s)
-        bar = self._bar(done_s / of_s, min(24, room // 4)) + "  " if of_s > 0 and room >= 50 else ""
+        width = min(24, room // 4)
+        fits = room - width - len(times) - 6 >= MIN_TEXT
+        bar = self._bar(done_s / of_s, width) + "  " if of_s > 0 and fits else ""
         text = "".join(c if c.isprintable() else "?" for c in text)
         left = room - len(bar) - len(times) - 4
         text = text if len(text) <= left else text[: max(0, left - 1)] + ("…" if self._unicode else "~")
