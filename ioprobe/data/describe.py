@@ -76,8 +76,6 @@ def compression(found: ShardSet) -> str | None:
     first = found.shards[0]
     if first.compression is not None:
         return first.compression
-    if first.url.endswith(".tgz"):
-        return "gzip"
     if found.format == "parquet":
         return _parquet_codec(first)
     module = importlib.import_module(f"ioprobe.data.formats.{found.format}")

@@ -69,8 +69,6 @@ def make_loader(
             hint="batch_size is at least 1, num_workers at least 0",
         )
     found = list_shards(url, format=format, storage_options=storage_options)
-    if found.format in {"mds", "litdata"}:
-        raise UsageError(f"{found.format} has no loader yet")
     import torch
     from torch.utils.data import DataLoader
 
@@ -125,6 +123,9 @@ def make_table(
     from ioprobe.data.torch_datasets import ShardTable
 
     labels = None
+    shards = found.shards
+    if found.format == "litdata":
+        shards = shards[:1]  # its reader covers the folder
     if found.format == "imagefolder":
         names = [class_of(s) for s in found.shards]
         rank_of = {name: i for i, name in enumerate(sorted(set(names)))}
@@ -133,7 +134,7 @@ def make_table(
     if found.format == "tokens" and sequence_length is not None:
         options["sequence_length"] = sequence_length
     table = ShardTable(
-        found.shards, found.format, decode=decode, image_size=image_size, labels=labels, reader_options=options
+        shards, found.format, decode=decode, image_size=image_size, labels=labels, reader_options=options
     )
     if len(table) == 0:
         raise TargetError(f"'{found.name}' holds no sample", hint="write it again, or check the pattern")

@@ -24,7 +24,7 @@ from ioprobe.data.encode import wav_header
 from ioprobe.data.shards import Sample
 
 JPEG_QUALITY = 95
-JPEG_BYTES_PER_PIXEL = 0.40
+JPEG_BYTES_PER_PIXEL = 0.41
 """Mean of the synthesized JPEGs; turns a wanted file size into an image size."""
 VOCABULARY = 50_257
 AUDIO_RATE_HZ = 16_000
@@ -145,7 +145,7 @@ def base_images(seed: int) -> list[Any]:
     for number in range(_BASES):
         rng = np.random.default_rng([seed & _MASK, 17, number])
         # Busy and calm photographs: the texture's strength differs between bases.
-        busy = 0.15 + 1.15 * number / (_BASES - 1)
+        busy = 0.25 * 6.4 ** (number / (_BASES - 1))
         made.append(Image.fromarray(_base(rng, busy)))
     return made
 
@@ -171,14 +171,14 @@ def _base(rng: np.random.Generator, busy: float) -> NDArray[np.uint8]:
     luma = np.full((_BASE_SIDE, _BASE_SIDE), 118, np.float32)
     blue = np.zeros_like(luma)
     red = np.zeros_like(luma)
-    for levels in (5, 9):
-        region = np.floor(_noise(rng, 2.0, 0.06) * levels / 2.5).astype(np.int64) % levels
+    for levels, cutoff in ((4, 0.04), (6, 0.05)):
+        region = np.floor(_noise(rng, 2.5, cutoff) * levels / 2.5).astype(np.int64) % levels
         luma += rng.normal(0, 26, levels).astype(np.float32)[region]
         blue += rng.normal(0, 9, levels).astype(np.float32)[region]
         red += rng.normal(0, 9, levels).astype(np.float32)[region]
-    strength = np.exp(0.9 * _noise(rng, 1.8, 0.05)).astype(np.float32)
+    strength = np.exp(_noise(rng, 1.8, 0.05)).astype(np.float32)
     texture = _noise(rng, 1.0)
-    luma += 10 * _noise(rng, 1.7) + busy * 7 * strength / strength.mean() * texture
+    luma += 14 * _noise(rng, 1.7) + busy * 11 * strength / strength.mean() * texture
     blue += 1.5 * _noise(rng, 1.4)
     red += 1.5 * _noise(rng, 1.4)
     rgb = np.stack([luma + 1.402 * red, luma - 0.344 * blue - 0.714 * red, luma + 1.772 * blue], axis=-1)

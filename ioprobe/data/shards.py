@@ -18,7 +18,7 @@ from ioprobe.errors import DataError, StoreError, TargetError
 Sample = dict[str, Any]
 """One training example as it is stored: field name -> bytes, number, text or array; ``__key__`` names it."""
 
-COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSED = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 """Suffix of a file compressed as a whole -> codec."""
 
 # A secret may hold slashes (AWS secrets do), so with 'user:' everything up to the next '@' goes.
@@ -138,9 +138,10 @@ def extra(module: str, name: str, what: str) -> Any:
 
     try:
         return importlib.import_module(module)
-    except ImportError:
+    except ImportError as error:
+        missing = error.name or module.partition(".")[0]
         raise TargetError(
-            f"{what} needs the package '{module.partition('.')[0]}', which is not installed",
+            f"{what} needs the package '{missing}', which is not installed",
             hint=f"pip install 'ioprobe[{name}]'",
         ) from None
 

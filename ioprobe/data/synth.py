@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
-from ioprobe.data.formats import FORMATS, WriteOptions, load_format
+from ioprobe.data.formats import FORMATS, INDEXED, WriteOptions, load_format, load_index_maker
+from ioprobe.data.indexed import INDEX
 from ioprobe.data.samples import JPEG_BYTES_PER_PIXEL, make_sample, prepare
 from ioprobe.data.store import Store, compressing, open_store
 from ioprobe.errors import OutputError, UsageError
@@ -27,7 +28,7 @@ from ioprobe.units import parse_bytes
 MANIFEST = ".ioprobe-synth.json"
 KINDS = ("image", "array", "tokens", "audio")
 # 500 x 375 is ImageNet's commonest size; 1024 tokens of two bytes; ten seconds of 16 kHz PCM.
-DEFAULT_BYTES = {"image": 75_000, "array": 131_072, "tokens": 2_048, "audio": 320_044}
+DEFAULT_BYTES = {"image": 76_875, "array": 131_072, "tokens": 2_048, "audio": 320_044}
 DEFAULT_IMAGE_SIZE = (500, 375)
 WHOLE_FILE = frozenset({"webdataset", "jsonl", "tfrecord"})
 """Formats that are compressed around, not within, their records."""
@@ -201,6 +202,10 @@ def shard_name(spec: Spec, number: int) -> str:
     """Return the name of a shard's file (or folder, for an image folder)."""
     if spec.format == "imagefolder":
         return f"class-{number:06d}"
+    if spec.format == "mds":
+        return f"shard.{number:05d}.mds"
+    if spec.format == "litdata":
+        return f"chunk-0-{number}.bin"
     suffix = load_format(spec.format).suffix(write_options(spec, number))
     return f"shard-{number:06d}{suffix}"
 
@@ -224,13 +229,24 @@ def write_one(spec: Spec, store: Store, number: int) -> int:
     if spec.format == "imagefolder":
         return store.put_folder(name, {f"{s['__key__']}.jpg": s["image"] for s in samples})
     module = load_format(spec.format)
+    entry: dict[str, Any] | None = None
     codec = spec.compression if spec.format in WHOLE_FILE else None
 
     def fill(file: BinaryIO) -> None:
+        nonlocal entry
         with compressing(file, codec) as out:
-            module.write_shard(out, samples, options)
+            entry = module.write_shard(out, samples, options)
 
-    return store.put(name, fill, stable=spec.format in STABLE and codec is None)
+    size = store.put(name, fill, stable=spec.format in STABLE and codec is None)
+    if entry is not None:
+        text = json.dumps(entry).encode()
+        store.put(_entry_name(name), lambda file: _write_all(file, text))
+    return size
+
+
+def _entry_name(name: str) -> str:
+    """Return the name of the file that keeps a shard's index entry until all shards are there."""
+    return f".{name}.entry.json"
 
 
 def synthesize(
@@ -278,8 +294,19 @@ def synthesize(
 
         prepare(spec)
         write_shards(spec, url, dict(storage_options or {}), todo, finished, workers, store)
+        if spec.format in INDEXED:
+            _write_index(spec, store, names)
     _write_manifest(spec, store, [done[n] for n in range(spec.num_shards)])
     return Written(_pattern(url, spec), spec, spec.num_shards, kept, total)
+
+
+def _write_index(spec: Spec, store: Store, names: list[str]) -> None:
+    """Write ``index.json`` from the shards' entries, which are then no longer needed."""
+    entries = [(name, json.loads(store.read(_entry_name(name)) or b"{}")) for name in names]
+    data = load_index_maker(spec.format)(entries)
+    store.put(INDEX, lambda file: _write_all(file, data))
+    for name in names:
+        store.remove(_entry_name(name))
 
 
 def _pattern(url: str, spec: Spec) -> str:
@@ -327,7 +354,11 @@ def _complete(spec: Spec, store: Store, entries: dict[str, int], sizes: list[int
         present[top] = present.get(top, 0) + size
     if spec.format == "imagefolder" and not hasattr(store, "path"):
         present = {n: s for n, s in present.items() if f"{n}/.complete" in entries}
-    return {n: present[n] for n in names if n in present and noted.get(n, present[n]) == present[n]}
+    whole = [n for n in names if n in present and noted.get(n, present[n]) == present[n]]
+    if spec.format in INDEXED and (INDEX not in entries or len(whole) < len(names)):
+        # An index entry is written after its shard; without it the shard cannot be listed.
+        whole = [n for n in whole if _entry_name(n) in entries]
+    return {n: present[n] for n in whole}
 
 
 def _remove_shards(manifest: dict[str, Any] | None, store: Store, entries: dict[str, int]) -> None:
@@ -338,6 +369,7 @@ def _remove_shards(manifest: dict[str, Any] | None, store: Store, entries: dict[
         names = {shard_name(old, n) for n in range(old.num_shards)}
     except (KeyError, TypeError, ZeroDivisionError):
         return
+    names |= {_entry_name(n) for n in names} | ({INDEX} if old.format in INDEXED else set())
     for name in {n.split("/")[0] for n in entries} & names:
         store.remove(name)
 

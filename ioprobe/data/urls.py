@@ -217,11 +217,11 @@ def suffix_of(url: str) -> tuple[str, str | None]:
     (('.tar', 'zstd'), ('.parquet', None), ('.mds', None), ('', None))
     """
     name = (urlsplit(url).path if "://" in url else url).rpartition("/")[2].lower()
+    if name.endswith(".tgz"):
+        return ".tar", "gzip"
     codec = next((c for s, c in COMPRESSED.items() if name.endswith(s)), None)
     if codec:
         name = name.rpartition(".")[0]
-    if name.endswith(".tgz"):
-        codec = "gzip"
     return (f".{name.rpartition('.')[2]}" if "." in name else ""), codec
 
 
@@ -237,7 +237,7 @@ def _choose(shards: tuple[Shard, ...], name: str, asked: str | None) -> tuple[st
     if asked is not None:
         wanted = {".bin"} if asked == "litdata" else set(FORMATS[asked])
         kept = tuple(s for s in shards if suffix_of(s.url)[0] in wanted)
-        return asked, kept or shards
+        return asked, kept or tuple(s for s in shards if s.url.rpartition("/")[2] not in SIDE_FILES) or shards
     found = Counter(_BY_SUFFIX[s] for s in suffixes.elements() if s in _BY_SUFFIX)
     if len(found) == 1:
         (only,) = found

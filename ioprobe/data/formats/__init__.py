@@ -7,7 +7,7 @@ package matters only to those who use that format.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -29,8 +29,12 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "jsonl": (".jsonl", ".ndjson"),
     "tokens": (".bin",),
 }
-MAP_STYLE = frozenset({"parquet", "hdf5", "npz", "npy", "imagefolder", "tokens"})
+MAP_STYLE = frozenset({"parquet", "hdf5", "npz", "npy", "imagefolder", "tokens", "litdata"})
 """Formats whose samples are reached by index; the others are streams."""
+
+
+INDEXED = frozenset({"mds", "litdata"})
+"""Formats whose folder has an ``index.json``."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,8 @@ class Format(Protocol):
         """Return the samples by headers alone; None where only reading the data would tell."""
         ...
 
-    def write_shard(self, file: BinaryIO, samples: Iterable[Sample], options: WriteOptions) -> None:
-        """Write a whole shard to an open file."""
+    def write_shard(self, file: BinaryIO, samples: Iterable[Sample], options: WriteOptions) -> dict[str, Any] | None:
+        """Write a whole shard to an open file; return its entry for the dataset's index, where the format has one."""
         ...
 
 
@@ -94,6 +98,14 @@ def load_format(name: str) -> Format:
     if name not in FORMATS:
         raise UsageError(f"unknown format '{name}'", hint=f"choose one of {', '.join(FORMATS)}")
     return cast(Format, importlib.import_module(f"ioprobe.data.formats.{name}"))
+
+
+def load_index_maker(name: str) -> Callable[[Sequence[tuple[str, dict[str, Any]]]], bytes]:
+    """Return the function of an indexed format that makes ``index.json`` of shard names and their entries."""
+    maker: Callable[[Sequence[tuple[str, dict[str, Any]]]], bytes] = importlib.import_module(
+        f"ioprobe.data.formats.{name}"
+    ).make_index
+    return maker
 
 
 def open_reader(name: str, shard: Shard, **options: Any) -> Reader:

@@ -158,7 +158,7 @@ def index_members(shard: Shard) -> list[Member]:
     Raises:
         DataError: it is compressed (no seeking), damaged or cut short.
     """
-    if shard.compression is not None or shard.url.endswith(".tgz"):
+    if shard.compression is not None:
         raise DataError(f"shard '{shard.name}' is compressed: it has no index", hint="use plain tar shards")
     members: list[Member] = []
     offset, long_name = 0, ""
@@ -187,7 +187,7 @@ def index_members(shard: Shard) -> list[Member]:
 
 def count_samples(shard: Shard) -> int | None:
     """Return the samples of a plain local tar by its headers; None where that would mean reading the data."""
-    if shard.compression is not None or shard.url.endswith(".tgz") or shard.path is None:
+    if shard.compression is not None or shard.path is None:
         return None
     count, seen = 0, ("", set[str]())
     for member in index_members(shard):
