@@ -180,6 +180,56 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ``steps_per_s``, ``epoch_edge_s``, ``interference`` (step time with loader over without), ``batch_bytes``, ..."""
 
 
+class PlanPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What n accelerators reach, what they ask of the rest, and what bounds them."""
+
+    n: int
+    """Accelerators."""
+    samples_per_s: float
+    """What all of them reach together."""
+    storage_bytes_per_s: float | None = None
+    """Asked of the store."""
+    iops: float | None = None
+    """Requests asked of the store [1/s]."""
+    cores: float | None = None
+    """Cores that decoding takes."""
+    hosts: int | None = None
+    binding: str = ""
+    """What bounds them at this n: ``step``, ``cpu``, ``storage-bandwidth``, ``network``, ..."""
+    scaling_efficiency: float | None = None
+    """Reached over n times one accelerator [fraction]."""
+    cost: dict[str, float] = {}
+    """Figures of money and energy by name with the unit at its end, such as ``usd_per_million_samples``."""
+    metrics: dict[str, float] = {}
+    """Further figures by name with the unit at its end: ``shm_bytes``, ``connections``, ``hours``, ..."""
+
+
+class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One number that the plan rests on."""
+
+    name: str
+    value: str
+    """With its unit."""
+    source: str
+    """Where it comes from: a run file, an option, a publication."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Capacity and cost over the number of accelerators; what the renderers of ``ioprobe plan`` get."""
+
+    title: str
+    """Such as ``unet3d on h100``."""
+    summary: str
+    """One sentence: the largest n that is fed, and what binds beyond it."""
+    created_at: str
+    version: str
+    unit: str = "samples"
+    points: list[PlanPoint] = []
+    """By n, ascending."""
+    inputs: list[PlanInput] = []
+    caveats: list[Caveat] = []
+
+
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema of the report object."""
     return msgspec.json.schema(Report)
