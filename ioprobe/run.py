@@ -309,8 +309,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What else about a host can spoil a measurement there; None where the host does not tell."""
 
     system: str = "Linux"
-    cgroup_cores: float | None = None
-    """CPU quota of the tightest cgroup; None without a quota."""
     cpu_governor: str | None = None
     cpu_driver: str | None = None
     smt: bool | None = None
@@ -323,7 +321,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the last ten seconds in which some task waited for I/O [fraction]."""
     swap_used_bytes: int | None = None
     container: bool = False
-    runs_as_root: bool = False
     ptrace_scope: int | None = None
     """Yama's ``kernel.yama.ptrace_scope``; None without Yama, which forbids nothing."""
     may_ptrace: bool | None = None
