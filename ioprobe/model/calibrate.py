@@ -258,7 +258,7 @@ def _with_workers(base: Profile, source: LoaderRun, table: WorkerBatches, facts:
         worker_cpu_s=worker_cpu,
         feed_cpu_s=feed,
         threads_cpu_s=threads,
-        main=_main_costs(source),
+        main=_main_costs(source, rows),
         startup=replace(base.startup, first_extra_s=extra),
         serial=serial,
     )
@@ -292,7 +292,7 @@ def _delivered_by(table: WorkerBatches, source: LoaderRun, facts: LoaderFacts) -
     return tuple(1 << 40 if c else 0 for c in counts)
 
 
-def _main_costs(source: LoaderRun) -> MainCosts:
+def _main_costs(source: LoaderRun, rows: _Rows) -> MainCosts:
     main, skip = source.main, _steady(source)
     wait_cpu = np.asarray(main.wait_cpu_s[skip:], dtype=np.float64)
     transport = np.asarray(main.transport_s[skip:], dtype=np.float64)
@@ -301,6 +301,12 @@ def _main_costs(source: LoaderRun) -> MainCosts:
     received = float(np.mean(transport)) if transport.size else 0.0
     drawn = float(np.mean(sampler)) if sampler.size else 0.0
     cpu = float(np.mean(wait_cpu)) if wait_cpu.size else received + drawn
+    if source.settings is not None and source.settings.num_workers == 0:
+        # The main process fetches by itself: what its workers' rows do not hold is bookkeeping.
+        own = float(np.mean(rows.fetch_cpu_s + rows.collate_cpu_s))
+        return MainCosts(
+            dispatch_cpu_s=max(drawn, cpu - own), release_s=float(np.mean(release)) if release.size else 0.0
+        )
     receive = min(received, max(0.0, cpu - drawn - BOOKKEEPING_S))
     blocked = max(0.0, received - receive)
     return MainCosts(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
 
-
 REMEDIES = {
     "decode": "reading and transforming twice as fast (decode library, smaller images, GPU decode)",
     "storage": "storage twice as fast (local copy, cache, larger reads)",

@@ -182,6 +182,7 @@ class _Engine:
         self.left = [0] * n
         self.outstanding = [0] * n
         self.active = [True] * n
+        self.ended = [False] * n
         self.servers = [0.0] * s.serial_channels
         self.lock_busy = 0
         self.lock_queue: deque[int] = deque()
@@ -200,6 +201,7 @@ class _Engine:
         self.ends: list[float] = []
         self.indices: list[int] = []
         self.epochs: list[int] = []
+        self.epoch_base = 0
         self.stop = False
 
     # -- clocks -----------------------------------------------------------
@@ -288,11 +290,11 @@ class _Engine:
             row = series[(k + w // len(rows)) % len(series)]
         limit = self.s.worker_batches
         if limit is not None and k >= limit[w % len(limit)]:
-            if self.active[w]:
-                self.current[w] = -1 - w
-                self._made(w)
-            else:
-                self.idle[w] = True
+            # The end of its data is a message like a batch; what else was asked of it is never answered.
+            if not self.ended[w]:
+                self.ended[w] = True
+                self.current[w] = -1
+                self._at(0.0, self._made, w)
             return
         if self.log is not None:
             self.log.append(("start", w, task))
@@ -350,18 +352,18 @@ class _Engine:
             if self.log is not None:
                 self.log.append(("made", w, task))
         self.computing[w] = False
-        if self.s.feed_cpu_s:
-            if self.feeding[w]:
-                self.outbox[w].append(task)
-            else:
-                self.feeding[w] = True
-                self._compute(self.s.feed_cpu_s, self._fed, (w, task))
-        else:
-            self._arrive(w, task)
-        if self.tasks[w]:
+        # The queue's own thread sends the batch off while the worker goes on.
+        if self.tasks[w] and not self.ended[w]:
             self._begin(w)
         else:
-            self.idle[w] = True
+            self.idle[w] = not self.ended[w]
+        if not self.s.feed_cpu_s:
+            self._arrive(w, task)
+        elif self.feeding[w]:
+            self.outbox[w].append(task)
+        else:
+            self.feeding[w] = True
+            self._compute(self.s.feed_cpu_s, self._fed, (w, task))
 
     def _fed(self, what: tuple[int, int]) -> None:
         w, task = what
@@ -390,6 +392,7 @@ class _Engine:
         self.sent = self.due = self.cycle = self.taken = 0
         self.count = [0] * n if spawn or self.s.worker_batches is not None else self.count
         self.active = [True] * n
+        self.ended = [False] * n
         self.outstanding = [0] * n
         self.tasks = [deque() for _ in range(n)]
         self.owner.clear()
@@ -472,7 +475,6 @@ class _Engine:
 
     def _exhausted(self, w: int) -> None:
         self.active[w] = False
-        self.idle[w] = True
         self.tasks[w].clear()
         if any(self.active):
             self._send()
