@@ -8,6 +8,9 @@ from ioprobe.diagnosis.types import (
     Advice,
     Diagnosis,
     Outcome,
+    Plan,
+    PlanInput,
+    PlanPoint,
     RankSummary,
     Report,
     Rung,
@@ -417,3 +420,37 @@ ALL = {
     "plain": plain,
     "hostile": hostile,
 }
+
+
+def plan() -> Plan:
+    """Fed up to 64 accelerators; beyond, storage binds."""
+    one, store = 2_400.0, 190_000.0
+    points = []
+    for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        reached = min(n * one, store)
+        points.append(
+            PlanPoint(
+                n=n,
+                samples_per_s=reached,
+                storage_bytes_per_s=reached * 115_000,
+                iops=reached / 10,
+                cores=reached / 110,
+                hosts=-(-n // 8),
+                binding="step" if n * one <= store else "storage-bandwidth",
+                scaling_efficiency=reached / (n * one),
+                cost={"usd_per_million_samples": 2.5 * n * 1e6 / 3600 / reached},
+                metrics={"connections": reached / 400},
+            )
+        )
+    return Plan(
+        title="resnet50 on h100",
+        summary="the store feeds 64 accelerators at full rate; from 128 on its bandwidth binds",
+        created_at="2026-11-28T01:02:03Z",
+        version="0.1.0",
+        points=points,
+        inputs=[
+            PlanInput(name="step", value="2,400 samples/s", source="run.json, rung step"),
+            PlanInput(name="price of an accelerator", value="2.50 USD/h", source="--price"),
+        ],
+        caveats=[Caveat("scaling", "one accelerator was measured; communication at larger n was not")],
+    )

@@ -68,6 +68,18 @@ def ticks(axis: Axis, form: Any = format_count) -> list[Tick]:
     return [Tick(_percent(axis.place(value)), form(value)) for value in axis.ticks()]
 
 
+def compact(value: float) -> str:
+    """Return a number short enough for an axis.
+
+    >>> compact(0.5), compact(1500.0), compact(2e6), compact(3e9)
+    ('0.5', '1.5k', '2M', '3G')
+    """
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:g}{letter}"
+    return f"{value:g}"
+
+
 def _percent(fraction: float) -> float:
     return round(100 * fraction, 2)
 
@@ -100,7 +112,7 @@ def ladder(report: Report) -> Rows | None:
                 high=high if wide else None,
             )
         )
-    return Rows(rows, ticks(axis), axis.log)
+    return Rows(rows, ticks(axis, compact), axis.log)
 
 
 def stages(costs: Sequence[StageCost]) -> Rows | None:
@@ -279,7 +291,7 @@ def _curve(key: str, curve: whatif.Curve, x: Axis, y: Axis, now: WhatIfPoint | N
         line="M" + "L".join(place(n, rate.value) for n, rate in predicted) if len(predicted) > 1 else "",
         measured="".join(f"M{place(n, rate.value)}h0" for n, rate in measured),
         whiskers="".join(f"M{place(n, rate.low)}L{place(n, rate.high)}" for n, rate in measured),
-        y_ticks=ticks(y),
+        y_ticks=ticks(y, compact),
         spots=[_spot(spot, x, now, unit) for spot in curve.spots],
     )
 
@@ -338,4 +350,4 @@ def ranks(summaries: Sequence[RankSummary]) -> Rows | None:
         rows.append(
             Row(str(rank.rank), kind, [Bar(kind, round(i * width, 3), round(0.8 * width, 3))], value, high=height)
         )
-    return Rows(rows, ticks(axis))
+    return Rows(rows, ticks(axis, compact))

@@ -31,32 +31,37 @@ PARTITION_WORDS = {
 def render(report: Report) -> str:
     """Return the page. Every text is escaped where it lands, in markup as well as in the page's data."""
     panel = figures.what_if(report)
+    word, clause = words.headline(report)
+    return page(
+        "page.html.j2",
+        version=report.version,
+        report=report,
+        diagnosis=report.diagnosis,
+        word=word,
+        clause=clause,
+        singular=words.clean(report.unit).removesuffix("s"),
+        tiles=_tiles(report),
+        ladder=figures.ladder(report),
+        stages=figures.stages(report.diagnosis.stages),
+        timeline=figures.timeline(report.timeline),
+        panel=panel,
+        panel_data=_panel_data(panel),
+        ranks=figures.ranks(report.ranks),
+        open_rank_rows=OPEN_RANK_ROWS,
+        partition=_partition(report),
+        metrics=[words.metric(name, value) for name, value in report.metrics.items()],
+        facts=_facts(report),
+        glossary=GLOSSARY,
+    )
+
+
+def page(template: str, **context: Any) -> str:
+    """Return a template of this folder filled in, with the style and the script that all pages share."""
     script = _source("page.js")
     return (
         _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            diagnosis=report.diagnosis,
-            word=words.headline(report)[0],
-            clause=words.headline(report)[1],
-            singular=words.clean(report.unit).removesuffix("s"),
-            tiles=_tiles(report),
-            ladder=figures.ladder(report),
-            stages=figures.stages(report.diagnosis.stages),
-            timeline=figures.timeline(report.timeline),
-            panel=panel,
-            panel_data=_panel_data(panel),
-            ranks=figures.ranks(report.ranks),
-            open_rank_rows=OPEN_RANK_ROWS,
-            partition=_partition(report),
-            metrics=[words.metric(name, value) for name, value in report.metrics.items()],
-            facts=_facts(report),
-            glossary=GLOSSARY,
-            css=_source("page.css"),
-            script=script,
-            script_hash=_hash(script),
-        )
+        .get_template(template)
+        .render(css=_source("page.css"), script=script, script_hash=_hash(script), **context)
     )
 
 

@@ -159,6 +159,25 @@ class Sheet:
         if any(UNMEASURED in row for row in rows):
             self.line((f"{UNMEASURED} not measured", "dim"))
 
+    def wide_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table of figures; columns that do not fit go into further tables that begin with the first one."""
+        from rich.cells import cell_len
+
+        widths = [max(cell_len(self.plain(cell)) for cell in column) + 2 for column in zip(header, *rows, strict=True)]
+        group, used = [0], widths[0]
+        groups = [group]
+        for i in range(1, len(header)):
+            if used + widths[i] - 2 > self.width and len(group) > 1:
+                group, used = [0], widths[0]
+                groups.append(group)
+            group.append(i)
+            used += widths[i]
+        for number, columns in enumerate(groups):
+            if number:
+                self.line()
+            body = [[row[i] for i in columns] for row in rows]
+            self.table([header[i] for i in columns], body, right=range(len(columns)))
+
     def bar(self, low: float, high: float, width: int, style: str) -> Text:
         """Return a bar: solid up to ``low``, shaded to ``high`` (fractions of its width)."""
         from rich.text import Text
