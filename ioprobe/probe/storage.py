@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from ioprobe.data.shards import local_path
 from ioprobe.errors import StoreError
 from ioprobe.probe import pagecache
 from ioprobe.probe.host import memory
 from ioprobe.probe.storage_crew import Crew, Reply, Watch
+from ioprobe.probe.storage_objects import measure_objects
 from ioprobe.probe.storage_place import (
     Place,
     fits_in_memory_caveat,
@@ -77,6 +79,16 @@ def measure_dataset(
         StoreError: it may not be read.
         MeasureError: the storage does not answer, or a measuring process died.
     """
+    if local_path(url) is None:
+        return measure_objects(
+            url,
+            seconds=seconds,
+            concurrency=concurrency,
+            samples_per_shard=samples_per_shard,
+            facts=facts,
+            progress=progress,
+            storage_options=storage_options,
+        )
     seed = random.SystemRandom().randrange(1 << 30)  # a fixed order would meet what the host cached last time
     plan = plan_dataset(url, facts=facts, samples_per_shard=samples_per_shard, columns=columns, seed=seed)
     place = place_of(plan.paths[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ioprobe.errors import IoprobeError, UsageError
 from ioprobe.probe.host import measure_host, usable_cores
 from ioprobe.probe.storage import Progress, measure_dataset
 from ioprobe.probe.storage_block import measure_block
+from ioprobe.probe.storage_objects import measure_objects
 from ioprobe.probe.storage_plan import list_files
 from ioprobe.probe.storage_scratch import scratch_file
 from ioprobe.run import Caveat, DatasetFacts, Run, StorageJob, Workload, dumps, write_atomic
@@ -41,6 +43,10 @@ class StorageRequest:
     samples_per_shard: float | None
     describe: bool
     output: Path | None
+    client: str = "fsspec"
+    """For object stores: ``fsspec``, ``obstore`` or ``both``."""
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
+    """For the client; never shown."""
 
     @classmethod
     def parse(cls, **given: Any) -> StorageRequest:
@@ -86,7 +92,24 @@ class StorageRequest:
             samples_per_shard=given["samples_per_shard"],
             describe=given["describe"],
             output=given["output"],
+            client=given["client"],
+            storage_options=_options(given["storage_option"]),
         )
+
+
+def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return ``key=value`` pairs as options; a value is JSON where it can be read as such."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            # The pair may hold a secret, so it is not repeated.
+            raise UsageError("a --storage-option is not of the form KEY=VALUE", hint="write endpoint_url=http://...")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
 
 
 @dataclass(frozen=True)
@@ -110,16 +133,22 @@ def run_storage(request: StorageRequest, progress: Progress | None = None) -> St
             name = f"scratch file of {format_bytes(request.scratch_bytes)} in {request.scratch}"
             outcome = StorageOutcome(name, [_block(request, path, name, progress)], None)
     elif request.pattern == "dataset":
-        facts = _facts(request.url)
+        remote = local_path(request.url) is None
+        # Through a store the headers would be read by a client that may wait for minutes; listing is bounded there.
+        facts = None if remote else _facts(request.url)
         cores = max(1, math.floor(usable_cores().usable))
-        jobs = measure_dataset(
-            request.url,
-            seconds=request.seconds,
-            concurrency=request.processes or cores,
-            samples_per_shard=request.samples_per_shard,
-            facts=facts,
-            columns=request.columns,
-            progress=progress,
+        jobs = (
+            _objects(request, cores, progress)
+            if remote
+            else measure_dataset(
+                request.url,
+                seconds=request.seconds,
+                concurrency=request.processes or cores,
+                samples_per_shard=request.samples_per_shard,
+                facts=facts,
+                columns=request.columns,
+                progress=progress,
+            )
         )
         outcome = StorageOutcome(redact_url(request.url), jobs, facts)
     else:
@@ -127,6 +156,23 @@ def run_storage(request: StorageRequest, progress: Progress | None = None) -> St
     if request.output is not None:
         _keep(request, outcome)
     return outcome
+
+
+def _objects(request: StorageRequest, cores: int, progress: Progress | None) -> list[StorageJob]:
+    jobs: list[StorageJob] = []
+    clients = ["fsspec", "obstore"] if request.client == "both" else [request.client]
+    for client in clients:
+        jobs += measure_objects(
+            request.url,
+            seconds=request.seconds / len(clients),
+            concurrency=request.processes or cores,
+            samples_per_shard=request.samples_per_shard,
+            progress=progress,
+            storage_options=request.storage_options,
+            client=client,
+            ladder=True,
+        )
+    return jobs
 
 
 def _facts(url: str) -> DatasetFacts | None:

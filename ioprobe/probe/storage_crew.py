@@ -68,6 +68,11 @@ class Crew:
             self.close()
             raise
 
+    @property
+    def size(self) -> int:
+        """Number of children."""
+        return len(self._children)
+
     def _start(self) -> subprocess.Popen[bytes]:
         code = _BOOT.format(path=[p or os.getcwd() for p in sys.path])  # noqa: PTH109
         return subprocess.Popen(

@@ -90,7 +90,7 @@ def render_text(
     if facts is not None:
         console.print(escape(_facts_line(facts)), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("what", style="bold", no_wrap=True)
+    table.add_column("what", style="bold")
     for title in ("samples/s", "reads/s", "bandwidth", "p50", "p99", "cache"):
         table.add_column(title, justify="right" if title != "cache" else "left", no_wrap=True)
     for job in jobs:

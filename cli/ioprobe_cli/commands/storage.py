@@ -41,6 +41,16 @@ from ioprobe_cli.output import format_option, quiet_option
 @click.option(
     "--samples-per-shard", type=click.FloatRange(min=0, min_open=True), metavar="N", help="If not in headers."
 )
+@click.option(
+    "--client",
+    type=click.Choice(["fsspec", "obstore", "both"]),
+    default="fsspec",
+    show_default=True,
+    help="For object stores: the client that fsspec has for the scheme (s3fs, ...), obstore, or one after the other.",
+)
+@click.option(
+    "--storage-option", multiple=True, metavar="KEY=VALUE", help="For the client: endpoint_url=http://... Never shown."
+)
 @click.option("--describe", is_flag=True, help="What headers and listings say; no data is read.")
 @click.option(
     "-o",

@@ -1,0 +1,376 @@
+"""GETs through an fsspec client: one process, as many threads as requests in flight.
+
+The client's own retries are switched off where it allows that, so that every
+refusal is seen, counted and retried here. Nothing that a store or a client
+says is passed on verbatim: it may hold keys or signatures.
+"""
+
+from __future__ import annotations
+
+import array
+import importlib
+import importlib.metadata
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ioprobe.probe.engines.board import Board
+
+MOST_LISTED = 10_000
+_ATTEMPTS = 6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_MAGIC = re.compile(r"[*?\[]")
+
+Get = Callable[[str, "int | None", "int | None"], int]
+"""(path, first byte, end) -> bytes received."""
+
+
+class Worker:
+    """Lists, asks for sizes and reads objects; see :meth:`round`."""
+
+    def __init__(self, job: dict[str, Any], board: Board, *, fs: Any = None) -> None:
+        self.board, self.slot = board, job["slot"]
+        self.protocol: str = job["protocol"]
+        self.fs = fs or make_client(self.protocol, job["storage_options"], job.get("client", "fsspec"))
+        self.items: list[tuple[str, int | None]] = []
+
+    def round(self, command: dict[str, Any]) -> tuple[dict[str, Any], dict[str, array.array[int]]]:
+        """Carry out ``list``, ``head`` or ``get``; failures come back as facts, classified."""
+        do = command["do"]
+        try:
+            if do == "list":
+                return {**list_objects(self.fs, self.protocol, command), "client": client_name(self.fs)}, {}
+            if do == "head":
+                return {"failed": None}, {"latency_ns": _heads(self.fs, command["paths"], command["end_ns"])}
+        except Exception as error:
+            return {"failed": {**classify(error), "path": command.get("url", "")}}, {}
+        if "items" in command:
+            self.items = [(path, size) for path, size in command["items"]]
+        return _Getting(self.fs, self.items, command, self.board, self.slot).run()
+
+    def close(self) -> None:
+        """The client closes with the process."""
+
+
+def make_client(protocol: str, options: dict[str, Any], client: str) -> Any:
+    """Return a file system whose own retries are off and whose waits are bounded."""
+    import fsspec
+
+    options = dict(options)
+    if client == "obstore":
+        registry = importlib.import_module("obstore.fsspec")
+        registry.register(protocol, asynchronous=False)
+        options.setdefault("retry_config", {"max_retries": 0})
+        options.setdefault("client_options", {"timeout": "10s", "connect_timeout": "4s", "allow_http": True})
+    elif protocol in ("s3", "s3a"):
+        bounds = {"connect_timeout": 4, "read_timeout": 10, "retries": {"total_max_attempts": 1}}
+        bounds["max_pool_connections"] = 128
+        options["config_kwargs"] = {**bounds, **options.get("config_kwargs", {})}
+    elif protocol in ("http", "https"):
+        import aiohttp
+
+        kwargs = dict(options.get("client_kwargs", {}))
+        kwargs.setdefault("timeout", aiohttp.ClientTimeout(total=None, sock_connect=4, sock_read=10))
+        options["client_kwargs"] = kwargs
+    fs = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+    if hasattr(fs, "retries"):
+        fs.retries = 1
+    return fs
+
+
+def client_name(fs: Any) -> str:
+    """Return the client's package and version, such as ``s3fs 2026.9.0``."""
+    package = type(fs).__module__.split(".", 1)[0]
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return package
+
+
+def list_objects(fs: Any, protocol: str, command: dict[str, Any]) -> dict[str, Any]:
+    """Return up to 10,000 (path, size) of the patterns, the counts of all, and the time it took.
+
+    Keys of a prefix in S3 come page by page; only a sample of them is kept.
+    """
+    began = time.perf_counter()
+    keep = _Sample(MOST_LISTED)
+    cut, heads = False, 0
+    for pattern in command["patterns"]:
+        if _MAGIC.search(pattern) and not protocol.startswith("http"):
+            for path, info in fs.glob(pattern, detail=True).items():
+                if info.get("type") != "directory":
+                    keep.add(path, info.get("size"))
+            continue
+        if heads >= 64:  # sizes of many single objects: the first tell enough
+            keep.add(fs._strip_protocol(pattern), None)
+            continue
+        heads += 1
+        info = fs.info(pattern)
+        if info.get("type") != "directory":
+            keep.add(info["name"], info.get("size"))
+        elif protocol in ("s3", "s3a") and hasattr(fs, "s3"):
+            cut |= _list_s3(fs, info["name"], keep, command["end_ns"])
+        else:
+            for path, found in fs.find(pattern, detail=True).items():
+                keep.add(path, found.get("size"))
+    return {
+        "failed": None,
+        "rows": keep.rows,
+        "objects": keep.count,
+        "bytes": keep.bytes,
+        "cut": cut,
+        "list_s": time.perf_counter() - began,
+    }
+
+
+class _Sample:
+    """Every key is counted, a uniform sample is kept (reservoir sampling, algorithm R)."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.rows: list[tuple[str, int | None]] = []
+        self.count = self.bytes = 0
+        self._random = random.Random(0)
+
+    def add(self, path: str, size: int | None) -> None:
+        if path.endswith("/") or path.rpartition("/")[2].startswith("."):
+            return
+        self.count += 1
+        self.bytes += size or 0
+        if len(self.rows) < self.most:
+            self.rows.append((path, size))
+        else:
+            place = self._random.randrange(self.count)
+            if place < self.most:
+                self.rows[place] = (path, size)
+
+
+def _list_s3(fs: Any, root: str, keep: _Sample, end_ns: int) -> bool:
+    """Page through a prefix; return whether time ended it before the last page."""
+    from fsspec.asyn import sync
+
+    bucket, _, prefix = root.partition("/")
+
+    async def pages() -> bool:
+        client = await fs.get_s3(bucket)
+        paginator = client.get_paginator("list_objects_v2")
+        async for page in paginator.paginate(Bucket=bucket, Prefix=f"{prefix}/" if prefix else ""):
+            for entry in page.get("Contents", []):
+                keep.add(f"{bucket}/{entry['Key']}", entry["Size"])
+            if time.perf_counter_ns() >= end_ns:
+                return bool(page.get("IsTruncated", False))
+        return False
+
+    return bool(sync(fs.loop, pages))
+
+
+def _heads(fs: Any, paths: list[str], end_ns: int) -> array.array[int]:
+    times = array.array("q")
+    for path in paths:
+        fs.invalidate_cache()
+        before = time.perf_counter_ns()
+        fs.info(path)
+        times.append(time.perf_counter_ns() - before)
+        if time.perf_counter_ns() >= end_ns:
+            break
+    return times
+
+
+class _Getting:
+    def __init__(
+        self, fs: Any, items: list[tuple[str, int | None]], command: dict[str, Any], board: Board, slot: int
+    ) -> None:
+        self.fs, self.items, self.board, self.at = fs, items, board, Board.at(slot)
+        self.mode: str = command["mode"]
+        self.range_bytes: int = command.get("range_bytes", 0)
+        self.threads: int = command["threads"]
+        self.at_ns, self.end_ns = command["at_ns"], command["end_ns"]
+        self.random = random.Random(command["seed"])
+        self.lock = threading.Lock()
+        self.rows: list[tuple[int, int, int]] = []
+        self.order: list[int] = []
+        self.throttled = self.retries = self.ranges_ignored = 0
+        self.failed: dict[str, Any] | None = None
+
+    def run(self) -> tuple[dict[str, Any], dict[str, array.array[int]]]:
+        threads = [threading.Thread(target=self._loop, daemon=True) for _ in range(self.threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            # A request that hangs must not hold the others' figures back.
+            thread.join(max(0.0, (self.end_ns - time.perf_counter_ns()) / 1e9) + 3.0)
+        hung = sum(t.is_alive() for t in threads)
+        rows = sorted(self.rows)
+        columns = {
+            name: array.array("q", [row[i] for row in rows])
+            for i, name in enumerate(("done_ns", "latency_ns", "nbytes"))
+        }
+        if hung and self.failed is None and not rows:
+            self.failed = {"kind": "timeout", "text": "the store does not answer", "path": ""}
+        facts = {
+            "failed": self.failed,
+            "throttled": self.throttled,
+            "retries": self.retries,
+            "ranges_ignored": self.ranges_ignored,
+            "hung": hung,
+            "at_ns": self.at_ns,
+            "end_ns": self.end_ns,
+        }
+        return facts, columns
+
+    def _next(self) -> tuple[str, int | None]:
+        with self.lock:
+            if not self.order:
+                self.order = list(range(len(self.items)))
+                self.random.shuffle(self.order)
+            return self.items[self.order.pop()]
+
+    def _loop(self) -> None:
+        time.sleep(max(0.0, (self.at_ns - time.perf_counter_ns()) / 1e9))
+        while time.perf_counter_ns() < self.end_ns and not self.board.words[0] and self.failed is None:
+            path, size = self._next()
+            before = time.perf_counter_ns()
+            got = self._persist(path, size)
+            now = time.perf_counter_ns()
+            if got is None:
+                continue
+            with self.lock:
+                self.rows.append((now, now - before, got))
+                self.board.words[self.at] += 1
+                self.board.words[self.at + 1] += got
+
+    def _persist(self, path: str, size: int | None) -> int | None:
+        """Get one object or range, again where that makes sense; None where it failed for good or time is over."""
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._get(path, size)
+            except Exception as error:
+                found = classify(error)
+            with self.lock:
+                self.throttled += found["kind"] == "throttled"
+                again = found["kind"] in ("throttled", "cut", "short", "server", "timeout")
+                if not again or attempt == _ATTEMPTS - 1:
+                    self.failed = self.failed or {**found, "path": path}
+                    return None
+                self.retries += 1
+            left_s = (self.end_ns - time.perf_counter_ns()) / 1e9
+            if left_s <= 0:
+                return None
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return None
+
+    def _get(self, path: str, size: int | None) -> int:
+        if self.mode == "open":
+            with self.fs.open(path, "rb") as file:
+                got = len(file.read())
+        elif self.mode == "range":
+            length = min(self.range_bytes, size or self.range_bytes)
+            start = self.random.randrange(max(1, (size or length) - length + 1))
+            got = len(self.fs.cat_file(path, start=start, end=start + length))
+            if got > length:
+                self.ranges_ignored += 1
+                return length
+            size = length
+        else:
+            got = len(self.fs.cat_file(path))
+        if size is not None and got != size:
+            raise ShortBody(got, size)
+        return got
+
+
+class ShortBody(Exception):
+    """Fewer bytes came than the store had promised."""
+
+
+_CODES = re.compile(
+    r"\b(SlowDown|ServiceUnavailable|TooManyRequests|RequestLimitExceeded|Throttling\w*|ExpiredToken|InvalidAccessKeyId|"
+    r"SignatureDoesNotMatch|AccessDenied|InvalidToken|TokenRefreshRequired|RequestTimeTooSkewed|NoSuchBucket|NoSuchKey|"
+    r"PermanentRedirect|AuthorizationHeaderMalformed|InternalError|RequestTimeout|Forbidden|Unauthorized)\b"
+)
+_THROTTLES = ("SlowDown", "ServiceUnavailable", "TooManyRequests", "RequestLimitExceeded", "Throttling")
+_DENIALS = (
+    *("ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidToken"),
+    *("TokenRefreshRequired", "RequestTimeTooSkewed", "Forbidden", "Unauthorized"),
+)
+
+
+def classify(error: BaseException) -> dict[str, Any]:
+    """Return kind and text of what a client raised; the text is ours, so that no secret is in it.
+
+    Kinds: ``throttled cut short server timeout`` (worth another try), ``denied
+    missing refused tls region client other`` (not).
+    """
+    chain: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and len(chain) < 6:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    names = " ".join(type(e).__name__ for e in chain)
+    text = " ".join(str(e) for e in chain)
+    status = next((s for e in chain if (s := _status(e))), None)
+    code = (_CODES.search(text) or [""])[0]
+    return {"kind": _kind(error, names, text, status, code), "text": _words(error, names, text, status, code)}
+
+
+def _status(error: BaseException) -> int | None:
+    status = getattr(error, "status", None)
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", status)
+    return status if isinstance(status, int) else None
+
+
+def _kind(error: BaseException, names: str, text: str, status: int | None, code: str) -> str:
+    if isinstance(error, ShortBody):
+        return "short"
+    if isinstance(error, ImportError):
+        return "client"
+    if code.startswith(_THROTTLES) or status in (429, 503) or "reduce your request rate" in text:
+        return "throttled"
+    if code in _DENIALS or status in (401, 403) or "NoCredentials" in names or "PermissionError" in names:
+        return "denied"
+    if "Certificate" in names or "SSL" in names or "certificate verify" in text.lower():
+        return "tls"
+    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or status in (301, 307):
+        return "region"
+    if "FileNotFound" in names or "NotFound" in names or status == 404 or code.startswith("NoSuch"):
+        return "missing"
+    if "Timeout" in names:
+        return "timeout"
+    if re.search("EndpointConnection|ConnectorError|ConnectionRefused|gaierror|NameResolution|ConnectorDNS", names):
+        return "refused"
+    if re.search("Payload|Disconnected|Incomplete|ConnectionReset|ConnectionClosed|BrokenPipe|ClientOSError", names):
+        return "cut"
+    if (status or 0) >= 500 or code == "InternalError":
+        return "server"
+    if "connection refused" in text.lower() or "connect error" in text.lower() or "Connect call failed" in text:
+        return "refused"
+    if "EndOfStream" in text or "end of file before message" in text or "incomplete" in text.lower():
+        return "cut"
+    return "other"
+
+
+def _words(error: BaseException, names: str, text: str, status: int | None, code: str) -> str:
+    kind = _kind(error, names, text, status, code)
+    told = code or (f"status {status}" if status else "")
+    extra = f" ({told})" if told else ""
+    if kind == "short":
+        return f"{error.args[0]} of {error.args[1]} bytes came"
+    if kind == "client":
+        return f"the package '{getattr(error, 'name', '') or error}' is not installed"
+    return {
+        "throttled": f"the store throttles{extra}",
+        "denied": "no credentials were found" if "NoCredentials" in names else f"access was denied{extra}",
+        "tls": "the server's certificate is not trusted",
+        "region": f"the bucket is in another region{extra}",
+        "missing": f"there is no such object or bucket{extra}",
+        "timeout": "the store does not answer in time",
+        "refused": "nothing answers at the endpoint",
+        "cut": "the connection was cut",
+        "server": f"the store failed{extra}",
+    }.get(kind, f"the client failed with {type(error).__name__}{extra}")

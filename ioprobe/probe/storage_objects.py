@@ -1,0 +1,388 @@
+"""Object stores through the user's own client: whole objects, ranges, requests against concurrency."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ioprobe.data.shards import redact_url
+from ioprobe.data.urls import expand_braces
+from ioprobe.errors import IoprobeError, MeasureError, StoreError, TargetError, UsageError
+from ioprobe.probe.storage_crew import ChildError, Crew, Reply
+from ioprobe.probe.storage_series import Window, latency_summary, replies_window, slice_series
+from ioprobe.run import Caveat, DatasetFacts, Failure, StorageJob
+from ioprobe.units import format_bandwidth, format_bytes, format_count, format_seconds
+
+_LIST_LIMIT_S = 8.0
+_RANGE_BYTES = 16 << 10
+_LADDER = (1, 2, 4, 8, 16, 32, 64)
+_SHORT_LADDER = (1, 4, 16, 64)
+_LONGEST_RUNG_S = 1.5
+KNEE = 0.9
+"""The knee is the least concurrency that reaches this share of the best rate."""
+
+Progress = Callable[[str, float], None]
+
+_HINTS = {
+    "throttled": "lower the concurrency, or ask the store's owner for more",
+    "denied": "check the credentials that the client finds: environment, profile, role; they may have expired",
+    "tls": "give the client the CA of the server, such as AWS_CA_BUNDLE or SSL_CERT_FILE",
+    "region": "set the bucket's region, such as AWS_DEFAULT_REGION",
+    "missing": "check the bucket, the prefix and the endpoint",
+    "timeout": "look whether the store and the network are up, and whether the endpoint is right",
+    "refused": "check the endpoint and whether the store runs there",
+    "cut": "look at the store's and any proxy's log",
+    "short": "look at the store's and any proxy's log",
+    "server": "look at the store's log",
+    "client": "pip install 'ioprobe[s3]', or the package named",
+    "other": "try the same URL with the client itself",
+}
+
+
+@dataclass(frozen=True)
+class _Target:
+    url: str
+    protocol: str
+    options: dict[str, Any]
+    client: str
+
+    @property
+    def name(self) -> str:
+        return redact_url(self.url)
+
+    def job(self) -> dict[str, Any]:
+        return {"protocol": self.protocol, "storage_options": self.options, "client": self.client}
+
+
+@dataclass(frozen=True)
+class _Listing:
+    rows: list[tuple[str, int | None]]
+    objects: int
+    total_bytes: int
+    list_s: float
+    head_s: float | None
+    client: str
+    caveats: list[Caveat]
+
+    @property
+    def mean_bytes(self) -> float:
+        sizes = [size for _, size in self.rows if size is not None]
+        return float(np.mean(sizes)) if sizes else 0.0
+
+
+def measure_objects(
+    url: str,
+    *,
+    seconds: float,
+    concurrency: int,
+    samples_per_shard: float | None = None,
+    facts: DatasetFacts | None = None,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    client: str = "fsspec",
+    ladder: bool = False,
+) -> list[StorageJob]:
+    """Read objects as a loader does, in processes that open and read one after another.
+
+    Args:
+        url: ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ...: an object, braces, a glob or a prefix.
+        seconds: Budget for the reads [s]; listing comes on top, bounded.
+        concurrency: Reading processes.
+        samples_per_shard: Samples of one object, for samples/s.
+        facts: What is known of the dataset; gives the samples, too.
+        progress: Told what is measured now.
+        storage_options: For the client; sent to the children through a pipe, never stored or shown.
+        client: ``fsspec`` (what the URL's scheme stands for) or ``obstore``.
+        ladder: Also ranges and whole GETs against concurrency, and several processes.
+
+    Raises:
+        TargetError: there is no such object, bucket or prefix.
+        StoreError: the store refused, failed or does not answer.
+        UsageError: the client's package is not installed.
+    """
+    target = _Target(url, url.partition("://")[0].rpartition("::")[2], dict(storage_options or {}), client)
+    if "::" in url:
+        raise UsageError(f"'{target.name}' is a chain of file systems", hint="name the store itself")
+    say = progress or (lambda text, share: None)
+    processes = max(1, min(concurrency, 32))
+    try:
+        with Crew("objects", [target.job() for _ in range(processes)]) as crew:
+            say("storage: listing", 0.0)
+            listing = _list(target, crew)
+            samples = _samples(facts, samples_per_shard, listing)
+            work = _Work(target, crew, listing, samples, processes)
+            jobs = [work.whole(seconds * (0.3 if ladder else 0.7), say)]
+            if ladder and jobs[0].failure is None:
+                jobs += work.ladders(seconds * 0.7, say)
+            elif jobs[0].failure is None:
+                jobs.append(work.get("range", 1, processes, seconds * 0.3))
+    except ChildError as error:
+        raise UsageError(
+            f"the client for '{target.name}' cannot be used: {_client_fault(error)}", hint=_HINTS["client"]
+        ) from None
+    jobs[0].caveats = [*jobs[0].caveats, *listing.caveats]
+    return jobs
+
+
+def _client_fault(error: ChildError) -> str:
+    # Import errors name a package; anything else might repeat an option with a secret in it.
+    return error.text if "module" in error.text.lower() or "install" in error.text.lower() else "its options are wrong"
+
+
+def _samples(facts: DatasetFacts | None, per_shard: float | None, listing: _Listing) -> float | None:
+    """Return the samples of one byte, or None where nothing tells."""
+    if facts is not None and facts.num_samples and facts.total_bytes:
+        return facts.num_samples / facts.total_bytes
+    return per_shard / listing.mean_bytes if per_shard and listing.mean_bytes else None
+
+
+def store_error(target_name: str, failed: Mapping[str, Any]) -> IoprobeError:
+    """Return the error that a store's refusal means, in one line."""
+    kind = failed["kind"]
+    where = redact_url(failed.get("path") or target_name)
+    message = f"cannot read '{where}': {failed['text']}"
+    if kind == "missing":
+        return TargetError(message, hint=_HINTS[kind])
+    return StoreError(message, hint=_HINTS[kind])
+
+
+def _list(target: _Target, crew: Crew) -> _Listing:
+    patterns = expand_braces(target.url)
+    try:
+        # The first child lists; the others are told to look at nothing.
+        commands: list[dict[str, Any]] = [{"patterns": patterns}, *[{"patterns": []} for _ in range(crew.size - 1)]]
+        reply = crew.round({"do": "list", "url": target.name}, _LIST_LIMIT_S, each=commands)[0]
+        if reply.facts["failed"]:
+            raise store_error(target.name, reply.facts["failed"])
+        facts = reply.facts
+        rows = [(path, size) for path, size in facts["rows"] if size != 0]
+        if not rows:
+            what = "only objects of zero bytes" if facts["rows"] else "no object"
+            raise TargetError(f"cannot read '{target.name}': {what} there", hint=_HINTS["missing"])
+        some = [path for path, _ in random.sample(rows, min(4, len(rows)))]
+        heads = crew.round({"do": "head", "url": target.name, "paths": some}, 2.0)[0]
+    except MeasureError:
+        raise StoreError(
+            f"cannot list '{target.name}': the store does not answer within {_LIST_LIMIT_S:.0f} s",
+            hint=_HINTS["timeout"],
+        ) from None
+    times = heads.column("latency_ns")
+    caveats = []
+    if facts["cut"]:
+        text = f"listing stopped after {facts['list_s']:.1f} s at {format_count(facts['objects'])} keys"
+        caveats.append(Caveat("listing-cut", text, "name the shards with braces instead of listing a prefix"))
+    zero = len(facts["rows"]) - len(rows)
+    if zero:
+        caveats.append(Caveat("empty-files", f"{zero} objects have zero bytes", "write them again"))
+    head_s = float(np.median(times)) / 1e9 if times.size else None
+    return _Listing(rows, facts["objects"], facts["bytes"], facts["list_s"], head_s, facts["client"], caveats)
+
+
+class _Work:
+    def __init__(
+        self, target: _Target, crew: Crew, listing: _Listing, samples_per_byte: float | None, processes: int
+    ) -> None:
+        self.target, self.crew, self.listing = target, crew, listing
+        self.samples_per_byte, self.processes = samples_per_byte, processes
+        self.dealt = False
+
+    def whole(self, seconds: float, say: Progress) -> StorageJob:
+        """Open and read whole objects, one after another in each process: what loaders do."""
+        say("storage: whole objects", 0.1)
+        job = self.get("open", 1, self.processes, seconds)
+        job.list_s, job.open_s = self.listing.list_s, self.listing.head_s
+        job.caveats = self._request_costs(job)
+        return job
+
+    def ladders(self, seconds: float, say: Progress) -> list[StorageJob]:
+        """Ranges and whole GETs against requests in flight; then the knee in several processes."""
+        jobs: list[StorageJob] = []
+        levels = _LADDER if seconds >= 8 else _SHORT_LADDER
+        each = seconds / (2 * len(levels) + 1)
+        for number, mode in enumerate(("range", "whole")):
+            rungs: list[StorageJob] = []
+            for place, threads in enumerate(levels):
+                say(f"storage: {mode} GETs, {threads} in flight", 0.3 + 0.3 * number + 0.3 * place / len(levels))
+                rungs.append(self.get(mode, threads, 1, each))
+                if rungs[-1].failure is not None or _flat(rungs):
+                    break
+            knee = knee_of(rungs)
+            if knee is not None:
+                rungs[-1].caveats = [*rungs[-1].caveats, _knee_caveat(rungs, knee)]
+            jobs += rungs
+            if rungs[-1].failure is not None:
+                return jobs
+        if self.processes > 1 and knee is not None:
+            jobs.append(self.get("whole", knee.depth, self.processes, each))
+            jobs[-1].caveats = [*jobs[-1].caveats, _scaling_caveat(knee, jobs[-1])]
+        return jobs
+
+    def get(self, mode: str, threads: int, processes: int, seconds: float) -> StorageJob:
+        """Measure one mode at one concurrency; the other children wait."""
+        sizes = [size for _, size in self.listing.rows if size]
+        range_bytes = min([_RANGE_BYTES, *sizes])
+        command = {"do": "get", "mode": mode, "range_bytes": range_bytes, "seed": time.perf_counter_ns() % (1 << 30)}
+        each = []
+        for number in range(self.crew.size):
+            busy = {"threads": threads if number < processes else 0}
+            each.append(busy if self.dealt else {**busy, "items": self.listing.rows[number :: self.crew.size]
+                                                 or self.listing.rows})  # fmt: skip
+        self.dealt = True
+        try:
+            replies = self.crew.round(command, seconds, each=each)[:processes]
+        except MeasureError as error:
+            return self._job(mode, threads, processes, [], range_bytes, error)
+        job = self._job(mode, threads, processes, replies, range_bytes, None)
+        if job.failure is None and job.ops < 3 * threads * processes and seconds < _LONGEST_RUNG_S:
+            # Slow answers: a rung needs a few of each request to say anything.
+            return self.get(mode, threads, processes, min(3 * seconds, _LONGEST_RUNG_S))
+        return job
+
+    def _job(
+        self,
+        mode: str,
+        threads: int,
+        processes: int,
+        replies: Sequence[Reply],
+        range_bytes: int,
+        died: MeasureError | None,
+    ) -> StorageJob:
+        window = objects_window(replies, threads)
+        windows = [window] if window is not None else []
+        nbytes = sum(int(w.nbytes.sum()) for w in windows)
+        what = {"open": "objects opened and read", "range": f"ranges of {format_bytes(range_bytes)}"}
+        title = what.get(mode, "whole GETs")
+        flight = f" x{threads}" + (f" in {processes} processes" if processes > 1 else "")
+        failed = next((r.facts["failed"] for r in replies if r.facts["failed"]), None)
+        job = StorageJob(
+            name=title + flight,
+            url=self.target.name,
+            pattern="objects",
+            block_bytes=range_bytes if mode == "range" else round(self.listing.mean_bytes) or None,
+            depth=threads,
+            processes=processes,
+            ops=sum(w.ops for w in windows),
+            bytes_read=nbytes,
+            window_s=sum(w.seconds for w in windows),
+            latency_s=latency_summary(windows),
+            series_ops_per_s=slice_series(windows, ops=True)[0].tolist(),
+            series_bytes_per_s=slice_series(windows)[0].tolist(),
+            first_byte_s=_first_byte(replies) if mode == "range" else None,
+            client=self.listing.client,
+            retries=sum(r.facts["retries"] for r in replies),
+            throttled=sum(r.facts["throttled"] for r in replies),
+            used_bytes=nbytes if mode == "range" else None,
+            stopped_because="failed" if failed or died else "seconds",
+        )
+        if self.samples_per_byte is not None and mode != "range":
+            job.samples = round(nbytes * self.samples_per_byte) or None
+        if died is not None:
+            job.failure = Failure(
+                phase="storage", kind="hang", message="the store does not answer", hint=_HINTS["timeout"]
+            )
+        elif failed is not None:
+            error = store_error(self.target.name, failed)
+            job.failure = Failure(phase="storage", kind="exception", message=error.message, hint=error.hint)
+        job.caveats = _get_caveats(job, replies)
+        return job
+
+    def _request_costs(self, job: StorageJob) -> list[Caveat]:
+        head_s = self.listing.head_s
+        if head_s is None or not job.latency_s:
+            return job.caveats
+        text = (
+            f"through {self.listing.client} a HEAD costs {format_seconds(head_s)}, opening and reading a whole object "
+            f"{format_seconds(job.latency_s['p50'])}; listing {format_count(self.listing.objects)} objects "
+            f"({format_bytes(self.listing.total_bytes)}) took {format_seconds(self.listing.list_s)}"
+        )
+        return [*job.caveats, Caveat("request-costs", text, "use larger shards to pay them less often")]
+
+
+def objects_window(replies: Sequence[Reply], threads: int) -> Window | None:
+    """Return the window in which every process had all its requests in flight.
+
+    It begins when each has completed as many requests as it has threads, and
+    ends before they stop to send new ones. With too few completions for that,
+    everything since the start counts: ramp and tail then make the rate a little low.
+    """
+    parts = [r for r in replies if r.column("done_ns").size]
+    if not parts or len(parts) < len(replies):
+        return replies_window(parts)
+    steady = []
+    for reply in parts:
+        done = reply.column("done_ns")
+        steady.append(done[done <= reply.facts["end_ns"]])
+    if min(d.size for d in steady) >= 3 * threads:
+        begin, end = max(int(d[threads - 1]) for d in steady), min(int(d[-1]) for d in steady)
+    else:
+        begin, end = min(r.facts["at_ns"] for r in parts), max(int(r.column("done_ns")[-1]) for r in parts)
+    if end <= begin:
+        return replies_window(parts)
+    done = np.concatenate([r.column("done_ns") for r in parts])
+    keep = (done > begin) & (done <= end)
+    order = np.argsort(done[keep], kind="stable")
+    nbytes = np.concatenate([r.column("nbytes") for r in parts])[keep][order].astype(np.float64)
+    latency_s = np.concatenate([r.column("latency_ns") for r in parts])[keep][order] / 1e9
+    return Window((end - begin) / 1e9, (done[keep][order] - begin) / 1e9, nbytes, latency_s)
+
+
+def _first_byte(replies: Sequence[Reply]) -> float | None:
+    """Small ranges are nearly all waiting for the first byte."""
+    found = [r.column("latency_ns") for r in replies if r.column("latency_ns").size]
+    return float(np.median(np.concatenate(found))) / 1e9 if found else None
+
+
+def _get_caveats(job: StorageJob, replies: Sequence[Reply]) -> list[Caveat]:
+    caveats = []
+    if job.throttled:
+        text = f"the store throttled {job.throttled} of {job.ops + job.retries} requests ({job.name})"
+        caveats.append(Caveat("throttled", text, "lower the concurrency, or spread keys over prefixes"))
+    elif job.retries:
+        text = f"{job.retries} requests failed and were sent again ({job.name})"
+        caveats.append(Caveat("retried", text, "look at the store's and any proxy's log"))
+    if any(r.facts["ranges_ignored"] for r in replies):
+        text = "the server ignores ranges: each one costs the whole object"
+        caveats.append(Caveat("no-ranges", text, "use a server that answers ranges with 206, or read whole objects"))
+    return caveats
+
+
+def _rate(job: StorageJob) -> float:
+    return job.bytes_read / job.window_s if job.window_s > 0 else 0.0
+
+
+def _flat(rungs: Sequence[StorageJob]) -> bool:
+    """Whether twice doubling the concurrency brought nothing."""
+    if len(rungs) < 4:
+        return False
+    best = max(map(_rate, rungs[:-2]))
+    return max(map(_rate, rungs[-2:])) < 1.05 * best
+
+
+def knee_of(rungs: Sequence[StorageJob]) -> StorageJob | None:
+    """Return the rung with the least concurrency that comes near the best rate, or None where nothing was read."""
+    best = max(map(_rate, rungs), default=0.0)
+    return next((rung for rung in rungs if best > 0 and _rate(rung) >= KNEE * best), None)
+
+
+def _knee_caveat(rungs: Sequence[StorageJob], knee: StorageJob) -> Caveat:
+    best = max(rungs, key=_rate)
+    text = (
+        f"{best.name.rpartition(' x')[0]}: one process reaches {format_bandwidth(_rate(best))}; "
+        f"{knee.depth} requests in flight give {100 * _rate(knee) / _rate(best):.0f}% of it"
+    )
+    return Caveat("knee", text, "more in flight cost memory and bring little")
+
+
+def _scaling_caveat(one: StorageJob, many: StorageJob) -> Caveat:
+    factor = _rate(many) / _rate(one) if _rate(one) else 0.0
+    text = (
+        f"{many.processes} processes reach {format_bandwidth(_rate(many))}, {factor:.1f} times one process "
+        f"({format_bandwidth(_rate(one))}): "
+        + ("the client in one process is the limit" if factor > 1.3 else "the store, the network or the cores are")
+    )
+    return Caveat("processes", text)
