@@ -101,7 +101,7 @@ def test_figures_that_were_not_measured_say_so() -> None:
 
 def test_a_missed_prediction_is_said() -> None:
     page = html.render(examples.data_bound())
-    assert page.count("The prediction missed.") == 1
+    assert page.count("The prediction missed: the real run gained less.") == 1
     assert page.count("The real run agreed with the prediction.") == 1
 
 

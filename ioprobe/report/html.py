@@ -49,6 +49,7 @@ def render(report: Report) -> str:
         ranks=figures.ranks(report.ranks),
         open_rank_rows=OPEN_RANK_ROWS,
         partition=_partition(report),
+        partitions=_partition_rows(report),
         metrics=[words.metric(name, value) for name, value in report.metrics.items()],
         facts=_facts(report),
         glossary=GLOSSARY,
@@ -96,6 +97,7 @@ def _environment() -> jinja2.Environment:
         gain=words.gain,
         hot_frame=words.hot_frame,
         verification=words.verification,
+        judgement=lambda tip: (words.judgement(tip), words.JUDGEMENTS[words.judgement(tip)]),
         gains=figures.gains,
         # Our own files, not data: the only texts that go in as they are.
         trusted=Markup,
@@ -142,6 +144,22 @@ def _partition(report: Report) -> list[tuple[str, str, float, float]]:
         parts.append((name if name in PARTITION_WORDS else "other", PARTITION_WORDS.get(name, name), start, width))
         start = round(start + width, 2)
     return parts
+
+
+def _partition_rows(report: Report) -> list[list[str]]:
+    """Rank and device, steps, window, then seconds a step: exposed, and with what is hidden under compute."""
+    rows = []
+    for part in report.partitions:
+        steps = max(1, part.steps)
+        cells = []
+        for name in ("compute", "communication", "transfer", "data_stall", "other_idle"):
+            exposed = format_seconds(getattr(part, f"{name}_s") / steps)
+            whole = part.hidden_s.get(name)
+            cells.append(exposed if whole is None else f"{exposed} of {format_seconds(whole / steps)}")
+        rows.append(
+            [f"{part.rank}, {words.clean(part.device)}", f"{part.steps:,}", format_seconds(part.window_s), *cells]
+        )
+    return rows
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

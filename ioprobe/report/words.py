@@ -157,26 +157,55 @@ def gain(estimate: Estimate | None) -> str:
     return f"{percent_change(estimate.value)} {interval}".rstrip()
 
 
-def verification(advice: Advice) -> tuple[str, bool]:
-    """Return what a real run at the advised settings said, and whether the prediction missed.
+AGREE_WITHIN = 0.02
+"""Throughputs that differ by less than this [fraction] agree, however narrow their intervals: runs repeat no better."""
+
+JUDGEMENTS = {
+    "": "",
+    "less": "The prediction missed: the real run gained less.",
+    "more": "The prediction missed: the real run gained more.",
+    "noise": "The real run cannot tell this gain from noise.",
+    "held": "The real run agreed with the prediction.",
+}
+"""What a real run said of a prediction, by the word that ``judgement`` returns."""
+
+
+def judgement(advice: Advice) -> str:
+    """Return ``less`` or ``more`` (missed), ``noise``, ``held``, or nothing where one of the gains is missing.
 
     A miss is a verified gain whose interval does not touch the predicted one.
+
+    >>> tip = Advice(code="IO101", action="", because="", gain=Estimate(0.9, 0.8, 1.0, 9))
+    >>> judgement(tip)
+    ''
+    """
+    predicted, verified = advice.gain, advice.verified
+    if predicted is None or verified is None:
+        return ""
+    slack = AGREE_WITHIN * (1 + max(0.0, predicted.value))
+    if verified.high < predicted.low - slack:
+        return "less"
+    if verified.low > predicted.high + slack:
+        return "more"
+    if predicted.value > 0 and verified.low <= 0 <= verified.high:
+        return "noise"
+    return "held"
+
+
+def verification(advice: Advice) -> tuple[str, bool]:
+    """Return what a real run at the advised settings said, and whether the prediction missed.
 
     >>> tip = Advice(code="IO101", action="", because="", gain=Estimate(0.9, 0.8, 1.0, 9))
     >>> verification(tip)
     ('not verified by a run', False)
     """
-    predicted, verified = advice.gain, advice.verified
-    if verified is None:
+    if advice.verified is None:
         return "not verified by a run", False
-    said = f"verified {gain(verified)}"
-    if predicted is None:
-        return said, False
-    if verified.high < predicted.low:
-        return f"MISSED: {said}, less than predicted", True
-    if verified.low > predicted.high:
-        return f"MISSED: {said}, more than predicted", True
-    return f"{said}, as predicted", False
+    said = f"verified {gain(advice.verified)}"
+    judged = judgement(advice)
+    if judged in ("less", "more"):
+        return f"MISSED: {said}, {judged} than predicted", True
+    return said + {"noise": ", not told from noise", "held": ", as predicted"}.get(judged, ""), False
 
 
 VERDICT_CLAUSES = {

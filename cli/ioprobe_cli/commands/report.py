@@ -23,8 +23,11 @@ def command(run: Path, format_: str, output: Path | None) -> None:
     ioprobe report ioprobe-runs/analyze-20261128-010203
     ioprobe report run.json --format html --output report.html
     """
-    from ioprobe.analysis import report_from_run
     from ioprobe.run import load
 
     path = run / "run.json" if run.is_dir() else run
-    emit(report_from_run(load(path), run_path=str(path)), format_, output=output)
+    saved = load(path)
+
+    from ioprobe.analysis import report_from_run  # pulls the whole model; an unreadable file is told before
+
+    emit(report_from_run(saved, run_path=str(path)), format_, output=output)
