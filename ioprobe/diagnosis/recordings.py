@@ -22,7 +22,7 @@ from ioprobe.diagnosis.recorded_stacks import (
     stacks_of,
     stage_below,
 )
-from ioprobe.diagnosis.types import Diagnosis, RankSummary, StallShare, Verdict
+from ioprobe.diagnosis.types import Diagnosis, RankSummary, Report, StallShare, Verdict
 from ioprobe.run import Limit, Partition, Run, Stage
 from ioprobe.stats import Estimate, ratio
 from ioprobe.units import format_seconds, format_share
@@ -33,6 +33,7 @@ __all__ = [
     "diagnose_recording",
     "diagnose_stacks",
     "rank_summaries",
+    "report_recording",
     "shares_of",
 ]
 
@@ -129,11 +130,18 @@ def _judge(shares: dict[str, float], stall: Estimate, parts: Sequence[Partition]
 
 
 def _trace_stall(parts: Sequence[Partition]) -> Estimate:
-    stalls = [s for p in parts for s in p.stalls_s]
-    steps = [s for p in parts for s in p.steps_s]
-    if len(stalls) == len(steps) and len(steps) >= 2 and sum(steps) > 0:
-        found = ratio(stalls, steps)
-        return Estimate(found.value, max(0.0, found.low), min(1.0, found.high), found.n)
+    """Return the data stall's share, its interval from the spread between (groups of) steps."""
+    shortest = min(len(p.steps_s) for p in parts)
+    if shortest >= 2 and all(len(p.stalls_s) == len(p.steps_s) for p in parts):
+        # Ranks step together: their i-th steps are one observation. Traces are short; seven groups keep the interval
+        # honest about drift without widening it for want of groups.
+        groups = min(shortest, 7)
+        stalls = np.sum([[g.sum() for g in np.array_split(p.stalls_s, groups)] for p in parts], axis=0)
+        steps = np.sum([[g.sum() for g in np.array_split(p.steps_s, groups)] for p in parts], axis=0)
+        if steps.sum() > 0:
+            found = ratio(stalls, steps)
+            count = sum(len(p.steps_s) for p in parts)
+            return Estimate(found.value, max(0.0, found.low), min(1.0, found.high), count)
     value = shares_of(parts)["data_stall"]
     return Estimate(value, value, value, 1)
 
@@ -234,3 +242,58 @@ def _trace_reasons(parts: Sequence[Partition], shares: dict[str, float]) -> list
             "launches of small kernels, logging or synchronisation, none of it data"
         )
     return reasons
+
+
+def report_recording(run: Run, run_path: str | None = None, page: str | None = None) -> Report:
+    """Return the report of a run of kind ``profile`` or ``attach``.
+
+    Args:
+        run: The run; its ranks are summed up, not shown one by one.
+        run_path: Where the run file lies.
+        page: Where the page lies.
+    """
+    diagnosis = diagnose_recording(run)
+    if diagnosis is None:
+        text = "nothing was recorded that says who waits for whom"
+        nothing = StallShare()
+        diagnosis = Diagnosis(verdict=Verdict.UNDECIDED, limiting_stage=None, evidence=text, stall_share=nothing)
+    loader = run.loaders[0] if run.loaders else None
+    return Report(
+        kind=run.kind,
+        created_at=run.created_at,
+        version=run.version,
+        complete=run.complete,
+        target=run.workload.target,
+        command=run.workload.command,
+        run=run_path,
+        page=page,
+        host=run.host,
+        settings=loader.settings if loader is not None else None,
+        diagnosis=diagnosis,
+        partition=shares_of(run.partitions) if run.partitions else None,
+        partitions=run.partitions,
+        ranks=rank_summaries(run),
+        caveats=run.caveats,
+        failures=run.failures,
+        metrics=_metrics(run),
+    )
+
+
+def _metrics(run: Run) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for role in ("main", "worker"):
+        shares = stacks_of(run, role)
+        if shares is not None and shares.samples:
+            found[f"{role}_stacks"] = float(shares.samples)
+            found |= {f"{role}_{stage.value}_share": n / shares.samples for stage, n in shares.stages.items()}
+    steps = [s for p in run.partitions for s in p.steps_s if p.steps]
+    if steps:
+        found["step_s"] = float(np.mean(steps))
+    workers = [p for loader in run.loaders for p in loader.processes if p.role == "worker"]
+    window = sum(p.window_s for p in workers)
+    if window > 0:
+        found["worker_cpu_cores"] = sum(p.cpu_s for p in workers) / window
+        if all(p.read_bytes is not None for p in workers):
+            longest = max(p.window_s for p in workers)
+            found["workers_read_bytes_per_s"] = sum(p.read_bytes or 0 for p in workers) / longest
+    return found
