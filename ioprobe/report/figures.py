@@ -151,8 +151,13 @@ class TimelineFigure(msgspec.Struct, frozen=True):
     batches: int
 
 
-def timeline(line: Timeline | None) -> TimelineFigure | None:
-    """Return the timeline's figure; None where there are fewer than two bins or no time passed."""
+def timeline(line: Timeline | None, measured: Estimate | None = None) -> TimelineFigure | None:
+    """Return the timeline's figure; None where there are fewer than two bins or no time passed.
+
+    Args:
+        line: Batches or bins.
+        measured: The stall share that the report states; without it the bins' own is marked.
+    """
     if line is None or len(line.start_s) < 2:
         return None
     pieces = list(zip(line.start_s, line.wait_s, line.step_s, line.warmup or [0] * len(line.start_s), strict=True))
@@ -172,11 +177,12 @@ def timeline(line: Timeline | None) -> TimelineFigure | None:
         flags.append((left, right, all(p[3] for p in group)))
     steady = [p for p in pieces if not p[3]]
     waited, stepped = sum(p[1] for p in steady), sum(p[2] for p in steady)
+    overall = measured.value if measured is not None else waited / (waited + stepped) if waited + stepped > 0 else None
     return TimelineFigure(
         wait=" ".join(path) + "L100 100Z",
         warmups=_spans(flags),
         ticks=ticks(Axis(0.0, end - begin), lambda s: f"{s:g} s"),
-        overall=round(100 * waited / (waited + stepped), 1) if waited + stepped > 0 else None,
+        overall=None if overall is None else round(100 * overall, 1),
         columns=len(flags),
         batches=len(pieces),
     )

@@ -43,7 +43,7 @@ def render(report: Report) -> str:
         tiles=_tiles(report),
         ladder=figures.ladder(report),
         stages=figures.stages(report.diagnosis.stages),
-        timeline=figures.timeline(report.timeline),
+        timeline=figures.timeline(report.timeline, report.diagnosis.stall_share.measured),
         panel=panel,
         panel_data=_panel_data(panel),
         ranks=figures.ranks(report.ranks),
