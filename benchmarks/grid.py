@@ -24,11 +24,12 @@ from workloads import Workload
 
 from ioprobe import __version__
 from ioprobe.instrument.facts import loader_facts, settings_of
+from ioprobe.model.calibrate import calibrate, slow_step_s
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.loop import LoopMeter, shut_down
 from ioprobe.probe.step import EmulatedStep
-from ioprobe.run import Run, dumps, loads
+from ioprobe.run import LoaderRun, Run, dumps, loads
 from ioprobe.run import Workload as Asked
 
 SETTINGS = [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2), (6, 2), (8, 2), (2, 1), (4, 1), (1, 4), (2, 8), (4, 8)]
@@ -139,27 +140,40 @@ def _enough(returns: list[float], warm: int, cycle: int, workers: int, least_s: 
 
 
 def calibration(workload: Workload, workers: int, prefetch: int, seconds: float, **changes: Any) -> Run:
-    """Measure the loader alone with ioprobe's instruments, as ``ioprobe loader`` does."""
-    loader = workload.loader(workers, prefetch, **changes)
-    facts = loader_facts(loader)
-    meter = LoopMeter(
-        loader, None, settings=settings_of(loader), seconds=seconds, least_s=seconds, batch_samples=workload.samples
-    )
-    return Run(
+    """Measure the loader at one setting with ioprobe's instruments: drained, then shortly with a slow step."""
+    run = Run(
         kind="loader",
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         version=__version__,
         host=measure_host(),
         workload=Asked(target=workload.name),
-        facts=facts,
-        loaders=[meter.run()],
+        facts=loader_facts(workload.loader(workers, prefetch, **changes)),
     )
+    run.loaders.append(_meter(workload.loader(workers, prefetch, **changes), None, workload, seconds, "baseline"))
+    slow = slow_step_s(calibrate(run))
+    if slow is not None:
+        most = min(seconds, (2 * workers * prefetch + 20) * slow + 0.3)
+        loader = workload.loader(workers, prefetch, **changes)
+        run.loaders.append(_meter(loader, EmulatedStep(slow), workload, most, "calibrate"))
+    return run
+
+
+def _meter(loader: Any, step: Any, workload: Workload, seconds: float, purpose: str) -> LoaderRun:
+    meter = LoopMeter(
+        loader,
+        step,
+        settings=settings_of(loader),
+        seconds=seconds,
+        least_s=seconds,
+        purpose=purpose,
+        batch_samples=workload.samples,
+    )
+    return meter.run()
 
 
 def others(run: Run) -> float:
     """Return the cores that other processes used while the loader was measured."""
-    load = run.loaders[0].load
-    return load.other_cores if load else 0.0
+    return max((m.load.other_cores for m in run.loaders if m.load), default=0.0)
 
 
 class Store:

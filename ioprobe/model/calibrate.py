@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ioprobe.errors import MeasureError
-from ioprobe.model.contention import find_serial, workers_differ
-from ioprobe.model.profile import (
-    Floats,
-    Ints,
-    MainCosts,
-    Memory,
-    Profile,
-    Serial,
-    Setting,
-    Startup,
-    StepCosts,
-)
-from ioprobe.run import Caveat, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, Run, StepRun, WorkerBatches
+from ioprobe.model.contention import GROWTH, Company, company, lock_share, rise_together, workers_differ
+from ioprobe.model.fit import fit_correction, fit_serial
+from ioprobe.model.profile import MainCosts, Memory, Profile, Serial, Setting, Startup, StepCosts
+from ioprobe.model.rows import Rows, rows_of
+from ioprobe.run import Caveat, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, Run, StepRun
 from ioprobe.stats import Estimate, ratio
 
 LEAST_BATCHES = 8
 BOOKKEEPING_S = 60e-6
-"""CPU of ``next(loader)`` itself: task tables, sending one task. Small; only splits what is measured as a sum."""
-QUEUE_THREAD_S = 0.4e-3
-"""CPU per tensor that the worker's queue threads may take before further threads are suspected."""
+"""CPU of ``next(loader)`` itself: task tables, sending one task. It only splits a sum that is measured."""
+QUEUE_THREADS_S = 3e-3
+QUEUE_THREADS_PER_TENSOR_S = 0.6e-3
+"""CPU that a worker's queue threads may take per batch before further threads are suspected."""
 
 
 def calibrate(run: Run, *, use_loop: bool = False) -> Profile:
     """Return the demands of the run's loader.
+
+    Further measurements in the run (the loop, verifications, a short one with a
+    slow step) tell how workers get in each other's way.
 
     Args:
         run: A run with a measurement of the loader alone (or of the loop).
@@ -41,8 +37,26 @@ def calibrate(run: Run, *, use_loop: bool = False) -> Profile:
     """
     source = _source(run, use_loop)
     facts = run.facts or LoaderFacts()
-    profile = _measure(run, source, facts)
-    return _correct(profile, source)
+    base = _base(run, source, facts)
+    rows = rows_of(source)
+    settings = source.settings
+    if rows is None and settings is not None and settings.num_workers == 0 and base.kind != "opaque":
+        return _inline(base, source)
+    if rows is None:
+        return _opaque(base)
+    more = [r for m in run.loaders if m is not source and m.name == source.name and (r := rows_of(m)) is not None]
+    return _with_rows(base, source, rows, more, run)
+
+
+def slow_step_s(profile: Profile) -> float | None:
+    """Return the step [s] of a short further measurement that tells how workers get in each other's way.
+
+    With it the workers mostly work one at a time. None where there is nothing to tell: one worker, or a
+    profile that has seen workers alone already.
+    """
+    if not profile.adaptable or profile.current.num_workers < 2 or profile.seen_alone:
+        return None
+    return 1.25 * (profile.service_cpu_s + profile.service_blocked_s)
 
 
 def _source(run: Run, use_loop: bool) -> LoaderRun:
@@ -51,47 +65,35 @@ def _source(run: Run, use_loop: bool) -> LoaderRun:
     for source in order:
         if source is not None and source.failure is None and len(source.main.wait_s) >= LEAST_BATCHES:
             return source
-    longest = max((len(m.main.wait_s) for m in run.loaders), default=None)
-    if longest is None:
+    if not run.loaders:
         raise MeasureError(
             "cannot predict: the run holds no measurement of the loader",
-            hint="measure one with 'ioprobe loader TARGET --output DIR' or 'ioprobe analyze TARGET'",
+            hint="measure one with 'ioprobe loader TARGET' or 'ioprobe analyze TARGET'",
         )
+    longest = max(len(m.main.wait_s) for m in run.loaders)
     raise MeasureError(
         f"cannot predict: the longest loader measurement has {longest} batches; expected {LEAST_BATCHES} or more",
         hint="measure longer (--seconds), or with smaller batches",
     )
 
 
-def _measure(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
+def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
     settings = source.settings
-    kind = facts.kind if settings is not None and facts.adaptable else "opaque"
     step = _step(run.step, source)
-    samples = _samples_per_batch(source.main)
-    base = Profile(
-        kind=kind,
+    skip = _steady(source)
+    return Profile(
+        kind=facts.kind if settings is not None and facts.adaptable else "opaque",
         current=_setting(settings, step, source),
         cores=run.host.usable_cores,
-        samples_per_batch=samples,
+        samples_per_batch=_samples_per_batch(source.main),
         batches_per_epoch=_epoch_length(source, facts),
         step=step,
         startup=_startup(source),
         memory=_memory(source),
-        waits_s=np.asarray(source.main.wait_s, dtype=np.float64)[_steady(source) :],
+        waits_s=np.asarray(source.main.wait_s, dtype=np.float64)[skip:],
         measured=_throughput(source),
-        n=len(source.main.wait_s) - _steady(source),
+        n=len(source.main.wait_s) - skip,
     )
-    rows = source.workers
-    if rows is not None and len(rows.fetch_wall_s) >= LEAST_BATCHES:
-        return _with_workers(base, source, rows, facts)
-    if settings is not None and settings.num_workers == 0:
-        return _inline(base, source)
-    caveat = Caveat(
-        code="no-worker-times",
-        text="the workers' own times were not measured; the loader can only be replayed as it was",
-        settle="ioprobe loader TARGET",
-    )
-    return replace(base, kind="opaque", caveats=(caveat,))
 
 
 def _setting(settings: LoaderSettings | None, step: StepCosts, source: LoaderRun) -> Setting:
@@ -134,7 +136,9 @@ def _throughput(source: LoaderRun) -> Estimate | None:
         return None
     back = call + np.asarray(main.wait_s)
     samples = np.asarray(main.samples or [1] * call.size, dtype=np.float64)
-    return ratio(samples[skip + 1 :], np.diff(back[skip:]))
+    crew = max(1, source.settings.num_workers if source.settings else 1)
+    last = skip + (call.size - 1 - skip) // crew * crew  # whole rounds of workers: they finish in step
+    return ratio(samples[skip + 1 : last + 1], np.diff(back[skip : last + 1]))
 
 
 def _step(step: StepRun | None, source: LoaderRun) -> StepCosts:
@@ -166,197 +170,163 @@ def _memory(source: LoaderRun) -> Memory:
     )
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A worker's rows as arrays, in order of the task where it is known, first batches of workers left out."""
-
-    worker: Ints
-    start_s: Floats
-    put_s: Floats
-    fetch_cpu_s: Floats
-    fetch_blocked_s: Floats
-    collate_cpu_s: Floats
-    collate_blocked_s: Floats
-    other_cpu_s: Floats
-    nbytes: Floats
-
-
-def _column(values: list[float] | list[int], n: int) -> Floats:
-    return np.asarray(values, dtype=np.float64) if len(values) == n else np.zeros(n)
-
-
-def _blocked(wall: Floats, cpu: Floats, runq: Floats) -> Floats:
-    """Wall less CPU less waiting for a core; below 2% of the CPU it is the clocks' own error."""
-    blocked = np.maximum(0.0, wall - cpu - runq)
-    return np.zeros_like(blocked) if blocked.mean() < 0.02 * cpu.mean() else blocked
-
-
-def _rows(rows: WorkerBatches) -> tuple[_Rows, float, float]:
-    """Return the rows, CPU of taking and handing over [s], and what first batches cost more [s]."""
-    n = len(rows.fetch_wall_s)
-    worker = np.asarray(rows.worker, dtype=np.int64)
-    index = np.asarray(rows.index if len(rows.index) == n else range(n))
-    start, put = _column(rows.start_s, n), _column(rows.put_s, n)
-    order = np.lexsort((start, index)) if (index >= 0).all() and np.unique(index).size == n else np.argsort(start)
-    fetch = _column(rows.fetch_wall_s, n)
-    collate = _column(rows.collate_wall_s, n)
-    fetch_cpu, collate_cpu = _column(rows.fetch_cpu_s, n), _column(rows.collate_cpu_s, n)
-    fetch_blocked = _blocked(fetch, fetch_cpu, _column(rows.fetch_runq_s, n))
-    collate_blocked = _blocked(collate, collate_cpu, _column(rows.collate_runq_s, n))
-    first = np.zeros(n, dtype=bool)
-    for w in np.unique(worker):
-        mine = np.flatnonzero(worker == w)
-        first[mine[np.argmin(start[mine])]] = True
-    keep = order[~first[order]] if n - first.sum() >= LEAST_BATCHES // 2 else order
-    work = fetch + collate
-    extra = max(0.0, float(np.median(work[first]) - np.median(work[keep]))) if first.any() else 0.0
-    found = _Rows(
-        worker[keep],
-        start[keep],
-        put[keep],
-        fetch_cpu[keep],
-        fetch_blocked[keep],
-        collate_cpu[keep],
-        collate_blocked[keep],
-        _column(rows.other_cpu_s, n)[keep],
-        _column(rows.nbytes, n)[keep],
-    )
-    hand_over = np.maximum(0.0, put - start - work)[keep]
-    return found, _gaps(rows, n) + float(np.median(hand_over)), extra
-
-
-def _gaps(rows: WorkerBatches, n: int) -> float:
-    """Median time between handing a batch over and asking for the next task [s]."""
-    worker, start, put = np.asarray(rows.worker), _column(rows.start_s, n), _column(rows.put_s, n)
-    idle = _column(rows.idle_s, n)
-    gaps = []
-    for w in np.unique(worker):
-        mine = np.flatnonzero(worker == w)
-        mine = mine[np.argsort(start[mine])]
-        gaps.append(start[mine][1:] - idle[mine][1:] - put[mine][:-1])
-    every = np.concatenate(gaps)
-    return max(0.0, float(np.median(every))) if every.size else 0.0
-
-
-def _with_workers(base: Profile, source: LoaderRun, table: WorkerBatches, facts: LoaderFacts) -> Profile:
-    rows, worker_cpu, extra = _rows(table)
+def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], run: Run) -> Profile:
     feed, threads = _other_threads(rows, source)
-    serial = find_serial(rows.worker, rows.start_s, rows.put_s, rows.fetch_blocked_s, rows.fetch_cpu_s, source.stacks)
-    blocked = rows.fetch_blocked_s
-    if serial is not None:
-        blocked = _less_queueing(blocked, serial)
-    delivering = _delivered_by(table, source, facts)
-    return replace(
+    with_others = company(rows, more) if base.current.num_workers > 1 else None
+    profile = replace(
         base,
         fetch_cpu_s=rows.fetch_cpu_s,
-        fetch_blocked_s=blocked,
+        fetch_blocked_s=rows.fetch_blocked_s,
         collate_cpu_s=rows.collate_cpu_s,
         collate_blocked_s=rows.collate_blocked_s,
         worker=rows.worker,
-        by_worker=workers_differ(rows.worker, rows.fetch_cpu_s + rows.fetch_blocked_s + rows.collate_cpu_s),
-        worker_batches=delivering,
-        worker_cpu_s=worker_cpu,
+        by_worker=workers_differ(rows.worker, rows.cpu_s + rows.blocked_s),
+        worker_batches=_delivered_by(rows, base),
+        worker_cpu_s=rows.overhead_s,
         feed_cpu_s=feed,
         threads_cpu_s=threads,
-        main=_main_costs(source, rows),
-        startup=replace(base.startup, first_extra_s=extra),
-        serial=serial,
+        main=_main_costs(source, rows, run.loaders),
+        startup=replace(base.startup, first_extra_s=rows.first_extra_s),
+        seen_alone=with_others is not None,
     )
+    if with_others is not None:
+        profile = _with_contention(profile, rows, source, with_others)
+    drained = not source.coupled
+    step = np.asarray(source.main.step_s, dtype=np.float64)[_steady(source) :]
+    here = profile.current.at(step_s=0.0 if drained or not step.size else float(step.mean()))
+    suspect = _suspect(profile, source, rows, with_others)
+    if suspect is not None:
+        profile = fit_serial(profile, here, suspect, with_others.blocked_alone_s if with_others else None)
+    return fit_correction(profile, here)
 
 
-def _other_threads(rows: _Rows, source: LoaderRun) -> tuple[float, float]:
+def _other_threads(rows: Rows, source: LoaderRun) -> tuple[float, float]:
     """Split the worker's other threads into the queue's (pickling, descriptors) and the dataset's own."""
-    other = float(np.mean(rows.other_cpu_s))
-    own = float(np.mean(rows.fetch_cpu_s + rows.collate_cpu_s))
-    queue = QUEUE_THREAD_S * (1 + (source.batch_tensors or 1))
+    other, own = float(np.mean(rows.other_cpu_s)), float(np.mean(rows.cpu_s))
+    queue = QUEUE_THREADS_S + QUEUE_THREADS_PER_TENSOR_S * (source.batch_tensors or 1)
+    if source.settings is not None and source.settings.num_workers == 0:
+        return 0.0, 0.0
     if other > queue and other > 0.3 * own:
-        return queue / 2, other - queue / 2
+        return 0.0, other
     return other, 0.0
 
 
-def _less_queueing(blocked: Floats, serial: Serial) -> Floats:
-    """Keep of the blocked time what is not spent in or before the server; the replay makes the queue anew."""
-    rest = max(0.0, float(np.min(blocked)) - serial.service_s) if serial.kind == "storage" else 0.0
-    return np.full_like(blocked, rest)
+def _with_contention(profile: Profile, rows: Rows, source: LoaderRun, found: Company) -> Profile:
+    """Take out of the CPU times what busy neighbours add; the replay adds it where there are any."""
+    cores = profile.cores
+    if cores <= 1 or not 1.02 < found.cpu_growth < 3.0:
+        return profile
+    load = source.load.own_cores if source.load is not None else 1.0 + float(rows.crowd.mean())
+    busy = min(max(load, 1.5), cores)
+    growth = found.cpu_growth
+    slowdown = (growth - 1) * (cores - 1) / (busy - 1)
+    return replace(
+        profile,
+        contention=slowdown,
+        fetch_cpu_s=profile.fetch_cpu_s / growth,
+        collate_cpu_s=profile.collate_cpu_s / growth,
+        worker_cpu_s=profile.worker_cpu_s / growth,
+        feed_cpu_s=profile.feed_cpu_s / growth,
+        threads_cpu_s=profile.threads_cpu_s / growth,
+    )
 
 
-def _delivered_by(table: WorkerBatches, source: LoaderRun, facts: LoaderFacts) -> tuple[int, ...] | None:
-    """Batches per worker and epoch where an iterable dataset serves its workers unevenly."""
-    settings = source.settings
-    if settings is None or facts.kind != "iterable" or settings.num_workers < 2:
+def _suspect(profile: Profile, source: LoaderRun, rows: Rows, found: Company | None) -> Serial | None:
+    """Return the queue that workers seem to stand in, its service time still open."""
+    if profile.current.num_workers < 2 or profile.worker_batches is not None:
         return None
-    counts = np.bincount(np.asarray(table.worker, dtype=np.int64), minlength=settings.num_workers)
-    if (counts > 0).all() or counts.sum() < 4 * settings.num_workers:
+    service = float((rows.cpu_s + rows.blocked_s).mean())
+    locked = lock_share(source.stacks)
+    kind = "lock" if locked >= 0.1 else "storage"
+    if found is not None:
+        added = float(rows.blocked_s.mean()) - found.blocked_alone_s
+        if found.blocked_growth < GROWTH or added < 0.05 * service:
+            return None
+        because = f"workers block {found.blocked_growth:.1f} times as long in company as alone"
+        return Serial(kind=kind, service_s=0.0, because=because)
+    if rows.blocked_s.mean() < 0.1 * service:
         return None
-    # The ones that never delivered have no data; the others are not known to end.
+    if kind == "lock":
+        because = f"workers stood at a lock in {100 * locked:.0f}% of their stacks"
+        return Serial(kind=kind, service_s=0.0, because=because)
+    together = rise_together(rows)
+    if together < 0.5:
+        return None
+    because = f"blocked times of workers rise and fall together (correlation {together:.2f})"
+    return Serial(kind=kind, service_s=0.0, because=because)
+
+
+def _delivered_by(rows: Rows, base: Profile) -> tuple[int, ...] | None:
+    """Batches per worker where an iterable dataset has none for some of its workers."""
+    crew = base.current.num_workers
+    if base.kind != "iterable" or crew < 2:
+        return None
+    counts = np.bincount(rows.worker, minlength=crew)
+    if (counts > 0).all() or counts.sum() < 4 * crew:
+        return None
     return tuple(1 << 40 if c else 0 for c in counts)
 
 
-def _main_costs(source: LoaderRun, rows: _Rows) -> MainCosts:
+def _main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun]) -> MainCosts:
     main, skip = source.main, _steady(source)
-    wait_cpu = np.asarray(main.wait_cpu_s[skip:], dtype=np.float64)
-    transport = np.asarray(main.transport_s[skip:], dtype=np.float64)
-    sampler = np.asarray(main.sampler_s[skip:], dtype=np.float64)
-    release = np.asarray(main.release_s[skip:], dtype=np.float64)
-    received = float(np.mean(transport)) if transport.size else 0.0
-    drawn = float(np.mean(sampler)) if sampler.size else 0.0
-    cpu = float(np.mean(wait_cpu)) if wait_cpu.size else received + drawn
+    received, drawn = _mean(main.transport_s, skip), _mean(main.sampler_s, skip)
+    cpu = _mean(main.wait_cpu_s, skip) or received + drawn
+    release = _mean(main.release_s, skip)
     if source.settings is not None and source.settings.num_workers == 0:
-        # The main process fetches by itself: what its workers' rows do not hold is bookkeeping.
-        own = float(np.mean(rows.fetch_cpu_s + rows.collate_cpu_s))
-        return MainCosts(
-            dispatch_cpu_s=max(drawn, cpu - own), release_s=float(np.mean(release)) if release.size else 0.0
-        )
+        # The main process fetches by itself: what the rows do not hold is bookkeeping.
+        return MainCosts(dispatch_cpu_s=max(drawn, cpu - float(rows.cpu_s.mean())), release_s=release)
     receive = min(received, max(0.0, cpu - drawn - BOOKKEEPING_S))
-    blocked = max(0.0, received - receive)
+    busy = max(0.0, received - receive)
+    idle = busy
+    for other in loaders:
+        beside = rows_of(other) if other is not source and other.coupled else None
+        if beside is not None and beside.crowd.mean() < 0.5 * rows.crowd.mean() and other.main.transport_s:
+            quiet = _mean(other.main.transport_s, _steady(other))
+            idle = min(busy, max(0.0, quiet - receive))
     return MainCosts(
         receive_cpu_s=receive,
-        receive_busy_s=blocked,
-        receive_idle_s=blocked,
+        receive_busy_s=busy,
+        receive_idle_s=idle,
         dispatch_cpu_s=max(drawn, cpu - receive),
-        release_s=float(np.mean(release)) if release.size else 0.0,
+        release_s=release,
     )
+
+
+def _mean(values: list[float], skip: int) -> float:
+    kept = values[skip:]
+    return float(np.mean(kept)) if kept else 0.0
 
 
 def _inline(base: Profile, source: LoaderRun) -> Profile:
     """num_workers=0 without rows: the wait is the fetch."""
-    main, skip = source.main, _steady(source)
-    wait = np.asarray(main.wait_s[skip:], dtype=np.float64)
-    cpu = np.asarray(main.wait_cpu_s[skip:], dtype=np.float64)
+    skip = _steady(source)
+    wait = np.asarray(source.main.wait_s[skip:], dtype=np.float64)
+    cpu = np.asarray(source.main.wait_cpu_s[skip:], dtype=np.float64)
     cpu = np.minimum(cpu, wait) if cpu.size == wait.size else wait
     zeros = np.zeros_like(wait)
+    caveat = Caveat(
+        code="calibrated-without-workers",
+        text="calibrated with num_workers=0: the cost of moving batches between processes is not measured",
+        settle="ioprobe loader TARGET --num-workers 2",
+    )
     return replace(
         base,
         fetch_cpu_s=cpu,
-        fetch_blocked_s=_blocked(wait, cpu, zeros),
+        fetch_blocked_s=np.maximum(0.0, wait - cpu),
         collate_cpu_s=zeros,
         collate_blocked_s=zeros,
         worker=np.zeros(wait.size, dtype=np.int64),
-        main=MainCosts(release_s=float(np.mean(main.release_s[skip:])) if main.release_s[skip:] else 0.0),
-        caveats=(
-            *base.caveats,
-            Caveat(
-                code="calibrated-without-workers",
-                text="calibrated with num_workers=0: the cost of moving batches between processes is not measured",
-                settle="ioprobe loader TARGET --num-workers 2",
-            ),
-        ),
+        main=MainCosts(release_s=_mean(source.main.release_s, skip)),
+        caveats=(*base.caveats, caveat),
     )
 
 
-def _correct(profile: Profile, source: LoaderRun) -> Profile:
-    """Scale CPU demands so that the model reproduces the very setting that it was calibrated at."""
-    if profile.kind == "opaque" or profile.measured is None or profile.current.num_workers == 0:
-        return profile
-    from ioprobe.model.predict import loader_rate
-
-    step = np.asarray(source.main.step_s, dtype=np.float64)[_steady(source) :] if source.coupled else np.zeros(0)
-    here = profile.current.at(step_s=float(step.mean()) if step.size else 0.0)
-    corrected = profile
-    for _ in range(3):
-        simulated = loader_rate(corrected, here)
-        error = simulated / profile.measured.value
-        if abs(error - 1) < 0.003 or not 0.5 < corrected.correction * error < 1.6:
-            break
-        corrected = replace(corrected, correction=corrected.correction * error)
-    return corrected
+def _opaque(base: Profile) -> Profile:
+    if base.kind == "opaque":
+        return base
+    caveat = Caveat(
+        code="no-worker-times",
+        text="the workers' own times were not measured; the loader can only be replayed as it was",
+        settle="ioprobe loader TARGET",
+    )
+    return replace(base, kind="opaque", caveats=(*base.caveats, caveat))

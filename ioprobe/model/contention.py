@@ -1,95 +1,116 @@
-"""What one run says of resources that workers share: locks, bandwidth, unlike workers."""
+"""What measurements say of resources that workers share: cores, locks, bandwidth; and of unlike workers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ioprobe.model.profile import Floats, Ints, Serial
+from ioprobe.model.profile import Floats, Ints
+from ioprobe.model.rows import ALONE, Rows
 from ioprobe.run import StackShares, Stage
 
-LEAST_OVERLAPS = 24
-"""Batches with a neighbour before a correlation is believed."""
+LEAST_PAIRS = 6
+GROWTH = 1.08
+"""Growth of blocked time with company that is no accident."""
 
 
-def find_serial(
-    worker: Ints,
-    start_s: Floats,
-    put_s: Floats,
-    blocked_s: Floats,
-    cpu_s: Floats,
-    stacks: list[StackShares] | None = None,
-) -> Serial | None:
-    """Return the server that workers queue for, or None.
+@dataclass(frozen=True)
+class Company:
+    """How a worker's batch changes when other workers are at work."""
 
-    Independent waits do not know of each other. Waits in one queue do: what
-    delays one worker delays all whose batches overlap it in time. So the
-    correlation between a batch's blocked time and that of its neighbours in
-    other workers tells a shared server (or a lock) from latency.
+    cpu_growth: float
+    """CPU time in company over CPU time alone [fraction]."""
+    blocked_growth: float
+    """Blocked time in company over blocked time alone [fraction]."""
+    cpu_alone_s: float
+    blocked_alone_s: float
+    """Means per batch made alone [s]."""
+    pairs: int
+    """Batches compared."""
+
+
+def company(crowded: Rows, others: list[Rows]) -> Company | None:
+    """Compare batches made in company with batches made alone, the same data where task numbers tell.
 
     Args:
-        worker: Worker of each batch, shape (batches,).
-        start_s: Start of each batch [s].
-        put_s: End of each batch [s].
-        blocked_s: Blocked time of each batch [s].
-        cpu_s: CPU time of each batch [s].
-        stacks: Sampled stacks; frames in locks turn a server into a lock.
+        crowded: The measurement to explain.
+        others: Further measurements of the same loader; a slow step leaves workers mostly alone.
     """
-    crew = int(np.unique(worker).size)
-    if crew < 2 or blocked_s.mean() < 0.05 * (blocked_s + cpu_s).mean():
+    together = crowded.only(np.flatnonzero(crowded.crowd > 2 * ALONE))
+    if together.size < LEAST_PAIRS:
         return None
-    locked = _lock_share(stacks or [])
-    r, pairs = neighbour_correlation(worker, start_s, put_s, blocked_s)
-    if locked < 0.1 and not (pairs >= LEAST_OVERLAPS and r > max(0.5, 3 / np.sqrt(pairs))):
+    best: Company | None = None
+    for rows in [crowded, *others]:
+        alone = rows.only(np.flatnonzero(rows.crowd < ALONE))
+        found = _compare(together, alone)
+        if found is not None and (best is None or found.pairs > best.pairs):
+            best = found
+    return best
+
+
+def _compare(together: Rows, alone: Rows) -> Company | None:
+    if alone.size < LEAST_PAIRS:
         return None
-    wall = float(put_s.max() - start_s.min())
-    per_batch = wall / worker.size
-    # In a queue that never empties the server's time per batch is the loader's; blocked time is crew - 1 of them.
-    expected_blocked = per_batch * crew - float(cpu_s.mean())
-    if float(blocked_s.mean()) < 0.5 * expected_blocked:
-        return None
-    kind = "lock" if locked >= 0.1 else "storage"
-    because = (
-        f"workers were in a lock in {100 * locked:.0f}% of their stacks"
-        if kind == "lock"
-        else f"blocked times of workers rise and fall together (correlation {r:.2f} over {pairs} batches)"
+    if (together.index >= 0).all() and (alone.index >= 0).all():
+        _, mine, theirs = np.intersect1d(together.index, alone.index, return_indices=True)
+        if mine.size >= LEAST_PAIRS:
+            together, alone = together.only(mine), alone.only(theirs)
+    cpu, blocked = float(alone.cpu_s.mean()), float(alone.blocked_s.mean())
+    return Company(
+        cpu_growth=_middle_ratio(together.cpu_s, alone.cpu_s),
+        blocked_growth=float(together.blocked_s.mean()) / blocked if blocked > 0 else 1.0,
+        cpu_alone_s=cpu,
+        blocked_alone_s=blocked,
+        pairs=alone.size,
     )
-    holds_cpu = kind == "lock" and float(cpu_s.mean()) > 0.5 * per_batch
-    return Serial(kind=kind, service_s=per_batch, uses_cpu=holds_cpu, because=because)
 
 
-def _lock_share(stacks: list[StackShares]) -> float:
+def _middle_ratio(a: Floats, b: Floats) -> float:
+    """Ratio of sums; of pairs where they are pairs, so that one disturbed batch does not carry it."""
+    if b.sum() <= 0:
+        return 1.0
+    if a.size == b.size and (b > 0).all():
+        return float(np.median(a / b))
+    return float(np.mean(a) / np.mean(b))
+
+
+def lock_share(stacks: list[StackShares]) -> float:
+    """Return the share of the workers' stacks that stood at a lock [fraction]."""
     workers = [s for s in stacks if s.role == "worker"]
     total = sum(s.samples for s in workers)
     return sum(s.stages.get(Stage.LOCK, 0) for s in workers) / total if total else 0.0
 
 
-def neighbour_correlation(worker: Ints, start_s: Floats, put_s: Floats, value: Floats) -> tuple[float, int]:
-    """Return the correlation of each batch's value with its neighbours' mean, and over how many batches.
+def rise_together(rows: Rows) -> float:
+    """Return the correlation of blocked times with those of the neighbours in other workers, 0 where not known.
 
-    Neighbours are batches of other workers that overlap it in time, weighted by the overlap.
+    Independent waits do not know of each other; waits in one queue do, and
+    strongly: what delays one worker delays all. Only waits that vary tell.
     """
-    order = np.argsort(start_s)
-    worker, start_s, put_s, value = worker[order], start_s[order], put_s[order], value[order]
-    longest = float((put_s - start_s).max())
+    value = rows.blocked_s
+    if rows.size < 24 or value.mean() <= 0 or value.std() < 0.04 * value.mean():
+        return 0.0
+    order = np.argsort(rows.start_s)
+    worker, start, put, value = rows.worker[order], rows.start_s[order], rows.put_s[order], value[order]
+    longest = float((put - start).max())
     mine, theirs = [], []
     for i in range(worker.size):
-        first = int(np.searchsorted(start_s, start_s[i] - longest))
-        last = int(np.searchsorted(start_s, put_s[i]))
-        overlap = np.minimum(put_s[i], put_s[first:last]) - np.maximum(start_s[i], start_s[first:last])
+        first, last = int(np.searchsorted(start, start[i] - longest)), int(np.searchsorted(start, put[i]))
+        overlap = np.minimum(put[i], put[first:last]) - np.maximum(start[i], start[first:last])
         weight = np.where((worker[first:last] != worker[i]) & (overlap > 0), overlap, 0.0)
         if weight.sum() > 0:
             mine.append(value[i])
             theirs.append(float((weight * value[first:last]).sum() / weight.sum()))
     a, b = np.asarray(mine), np.asarray(theirs)
-    if a.size < 3 or a.std() < 1e-9 or b.std() < 1e-9:
-        return 0.0, int(a.size)
-    return float(np.corrcoef(a, b)[0, 1]), int(a.size)
+    if a.size < 24 or a.std() <= 0 or b.std() <= 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def workers_differ(worker: Ints, service_s: Floats) -> bool:
     """Return whether workers are of different speed, by a rank test between the slowest and the fastest."""
-    crew = np.unique(worker)
-    groups = [service_s[worker == w] for w in crew]
+    groups = [service_s[worker == w] for w in np.unique(worker)]
     if len(groups) < 2 or min(g.size for g in groups) < 8:
         return False
     medians = [float(np.median(g)) for g in groups]

@@ -175,7 +175,9 @@ class Profile:
     measured: Estimate | None = None
     """Throughput at ``current`` [samples/s], 95% interval."""
     correction: float = 1.0
-    """Measured over simulated time per batch at ``current``; multiplies service times."""
+    """Factor on the workers' times with which the replay reproduces ``current``."""
+    seen_alone: bool = False
+    """Whether batches made with and without company were compared: then locks and contention are told apart."""
     n: int = 0
     """Batches that the calibration rests on."""
     caveats: tuple[Caveat, ...] = ()

@@ -85,6 +85,13 @@ def _rows(profile: Profile, setting: Setting, seed: int) -> tuple[tuple[Row, ...
     for crew in crews:
         turned = np.roll(crew, -int(rng.integers(crew.size)) if seed else 0)
         series.append(_resize(cpu[turned], blocked[turned], serial[turned], setting.batch_size_factor))
+    if profile.by_worker:
+        # Workers beyond those measured are like the fastest: what slows one worker is its own.
+        speeds = [float(sum(map(sum, s))) / len(s) for s in series]
+        fastest = series[int(np.argmin(speeds))]
+        if not setting.num_workers:
+            return (fastest,)
+        series += [fastest] * (setting.num_workers - len(series))
     return tuple(series)
 
 
@@ -93,7 +100,7 @@ def demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]
     x = setting
     busy = (profile.fetch_cpu_s + profile.threads_cpu_s) * x.decode_x + profile.collate_cpu_s * x.collate_x
     cpu = (busy + profile.worker_cpu_s) * profile.correction
-    blocked = profile.fetch_blocked_s / x.storage_x + profile.collate_blocked_s
+    blocked = (profile.fetch_blocked_s / x.storage_x + profile.collate_blocked_s) * profile.correction
     serial = np.zeros_like(cpu)
     if profile.serial is not None and not x.spread_lock:
         faster = x.storage_x if profile.serial.kind == "storage" else 1.0
@@ -118,7 +125,7 @@ def _resize(cpu: Floats, blocked: Floats, serial: Floats, factor: float) -> tupl
 
 
 def _segments(profile: Profile) -> int:
-    """Reads and computing alternate sample by sample; a few pieces are enough for the cores' sake."""
+    """Reads and computing alternate sample by sample; a few pieces are enough for the cores."""
     blocked, cpu = profile.service_blocked_s, profile.service_cpu_s
     mixed = min(blocked, cpu) > 0.1 * max(blocked, cpu) if max(blocked, cpu) > 0 else False
     return int(min(4, max(1, profile.samples_per_batch))) if mixed or profile.serial else 1

@@ -1,0 +1,73 @@
+"""Make the replay reproduce the very measurement that it was calibrated from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ioprobe.model.bounds import bounds
+from ioprobe.model.predict import loader_rate
+from ioprobe.model.profile import Profile, Serial, Setting
+
+CLOSE = 0.004
+"""Relative error at which the replay is as good as the measurement."""
+MOST = 1.35
+"""A larger correction than this (or its inverse) is no correction but another cause."""
+
+
+def fit_serial(profile: Profile, here: Setting, suspect: Serial, blocked_alone_s: float | None) -> Profile:
+    """Return the profile with the shared queue's service time found by bisection on the measured rate.
+
+    Args:
+        profile: Calibrated but for the queue; its blocked times still hold the queueing.
+        here: The measured setting.
+        suspect: The queue, its service time open.
+        blocked_alone_s: Blocked time of a batch made alone [s]; None where none was seen.
+    """
+    if profile.measured is None or profile.measured.value <= 0:
+        return profile
+    per_batch = profile.samples_per_batch / profile.measured.value
+    cpu = float(profile.fetch_cpu_s.mean())
+    blocked = float(profile.fetch_blocked_s.mean())
+    # Without a look at workers alone, take the queue as never empty: the batches' rate is the server's.
+    alone = blocked_alone_s if blocked_alone_s is not None else max(0.0, blocked - per_batch * (here.num_workers - 1))
+    low, high = 0.0, min(per_batch, alone + cpu)
+    if blocked_alone_s is None:
+        low = high
+    for _ in range(12):
+        middle = (low + high) / 2
+        if loader_rate(_queued(profile, suspect, middle, alone), here) > profile.measured.value:
+            low = middle
+        else:
+            high = middle
+        if high - low < CLOSE * per_batch:
+            break
+    return _queued(profile, suspect, (low + high) / 2, alone)
+
+
+def _queued(profile: Profile, suspect: Serial, service_s: float, alone_s: float) -> Profile:
+    """Split what a batch alone is blocked into the server's part and the rest; the replay queues anew."""
+    rest = np.full_like(profile.fetch_blocked_s, max(0.0, alone_s - service_s))
+    serial = replace(suspect, service_s=service_s, uses_cpu=service_s > 2 * alone_s)
+    return replace(profile, serial=serial, fetch_blocked_s=rest)
+
+
+def fit_correction(profile: Profile, here: Setting) -> Profile:
+    """Scale what binds so that the replay gives the measured rate: switches, caches, wake-ups.
+
+    Workers' demands are scaled where workers or cores bind; the main process's where it binds.
+    """
+    if profile.measured is None or profile.current.num_workers == 0 or profile.measured.value <= 0:
+        return profile
+    binding = bounds(profile, here).binding
+    if binding not in ("workers", "cores"):
+        return profile
+    fitted = profile
+    for _ in range(4):
+        error = loader_rate(fitted, here) / profile.measured.value
+        wanted = fitted.correction * error
+        if abs(error - 1) < CLOSE or not 1 / MOST < wanted < MOST:
+            break
+        fitted = replace(fitted, correction=wanted)
+    return fitted
