@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ioprobe.diagnosis.types import Advice, RankSummary, Report, StageCost, Timeline, WhatIfPoint
-from ioprobe.report import whatif, words
+from ioprobe.diagnosis.types import Advice, RankSummary, Report, StageCost, Timeline
+from ioprobe.report import words
 from ioprobe.report.bars import Axis, ladder_axis
 from ioprobe.stats import Estimate
 from ioprobe.units import format_count, format_seconds, format_share
@@ -65,7 +65,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 def ticks(axis: Axis, form: Any = format_count) -> list[Tick]:
     """Return an axis' labels where they lie."""
-    return [Tick(_percent(axis.place(value)), form(value)) for value in axis.ticks()]
+    return [Tick(percent(axis.place(value)), form(value)) for value in axis.ticks()]
 
 
 def compact(value: float) -> str:
@@ -80,7 +80,8 @@ def compact(value: float) -> str:
     return f"{value:g}"
 
 
-def _percent(fraction: float) -> float:
+def percent(fraction: float) -> float:
+    """Return a fraction as a place in the box [percent], with the digits that a screen can show."""
     return round(100 * fraction, 2)
 
 
@@ -97,8 +98,8 @@ def ladder(report: Report) -> Rows | None:
         estimate = rung.samples_per_s
         bars, low, high = [], None, None
         if estimate is not None:
-            bars = [Bar(kind, 0.0, max(0.4, _percent(axis.place(estimate.value))))]
-            low, high = _percent(axis.place(estimate.low)), _percent(axis.place(estimate.high))
+            bars = [Bar(kind, 0.0, max(0.4, percent(axis.place(estimate.value))))]
+            low, high = percent(axis.place(estimate.low)), percent(axis.place(estimate.high))
         wide = low is not None and high is not None and high - low >= 0.6
         rows.append(
             Row(
@@ -200,123 +201,6 @@ def _spans(flags: Sequence[tuple[float, float, bool]]) -> list[Bar]:
     return spans
 
 
-class CurveFigure(msgspec.Struct, frozen=True):
-    """Throughput over num_workers at one combination of the other settings."""
-
-    key: str
-    """Indices of the values on the other axes, joined by commas."""
-    band: str
-    line: str
-    measured: str
-    """SVG path of round dots."""
-    whiskers: str
-    y_ticks: list[Tick]
-    spots: list[dict[str, Any]]
-    """For the readout: workers, place of the cursor, and texts that are ready to show."""
-
-
-class WhatIfFigure(msgspec.Struct, frozen=True):
-    """The panel."""
-
-    axes: list[tuple[str, list[str], int]]
-    """Label, values as text, index of the present value."""
-    curves: list[CurveFigure]
-    base: str
-    workers: list[int]
-    """All numbers of workers on any curve."""
-    x_ticks: list[Tick]
-    current: int | None
-    advised: int | None
-
-
-def what_if(report: Report) -> WhatIfFigure | None:
-    """Return the what-if panel's figure; None with fewer than two numbers of workers."""
-    arranged = whatif.arrange(report)
-    if arranged is None or len(arranged.base.spots) < 2:
-        return None
-    workers = sorted({spot.workers for curve in arranged.curves for spot in curve.spots})
-    x = Axis(float(workers[0]), float(workers[-1]))
-    tops = {id(curve): _top(curve) for curve in arranged.curves}
-    common = max(tops.values())
-    now = next((s.best for s in arranged.base.spots if s.workers == arranged.current), None)
-
-    def key(curve: whatif.Curve) -> str:
-        # Values are compared as text: settings come from JSON, where 2 and 2.0 are one.
-        places = (
-            [repr(v) for v in arranged.values[axis]].index(repr(value))
-            for axis, value in zip(arranged.axes, curve.key, strict=True)
-        )
-        return ",".join(map(str, places))
-
-    curves = []
-    for curve in arranged.curves:
-        top = tops[id(curve)]
-        y = Axis(0.0, 1.06 * (common if common <= 4 * top else top))
-        curves.append(_curve(key(curve), curve, x, y, now, report.unit))
-    base = key(arranged.base)
-    present = [int(index) for index in base.split(",")] if base else []
-    return WhatIfFigure(
-        axes=[
-            (whatif.axis_text(axis), [whatif.value_text(axis, v) for v in arranged.values[axis]], present[i])
-            for i, axis in enumerate(arranged.axes)
-        ],
-        curves=curves,
-        base=base,
-        workers=workers,
-        x_ticks=_worker_ticks(workers, x),
-        current=arranged.current,
-        advised=arranged.advised,
-    )
-
-
-def _top(curve: whatif.Curve) -> float:
-    rates = [p.samples_per_s for s in curve.spots for p in (s.predicted, s.measured) if p is not None]
-    return max([rate.value for rate in rates] + [min(rate.high, 1.5 * rate.value) for rate in rates]) or 1.0
-
-
-def _worker_ticks(workers: Sequence[int], x: Axis) -> list[Tick]:
-    chosen: list[Tick] = []
-    for count in workers:
-        place = _percent(x.place(float(count)))
-        if not chosen or place - chosen[-1].at >= 4.5:
-            chosen.append(Tick(place, str(count)))
-    return chosen
-
-
-def _curve(key: str, curve: whatif.Curve, x: Axis, y: Axis, now: WhatIfPoint | None, unit: str) -> CurveFigure:
-    def place(workers: int, rate: float) -> str:
-        return f"{_percent(x.place(float(workers)))} {round(100 - 100 * y.place(rate), 2)}"
-
-    predicted = [(s.workers, s.predicted.samples_per_s) for s in curve.spots if s.predicted is not None]
-    measured = [(s.workers, s.measured.samples_per_s) for s in curve.spots if s.measured is not None]
-    upper = [place(n, rate.high) for n, rate in predicted]
-    lower = [place(n, rate.low) for n, rate in reversed(predicted)]
-    return CurveFigure(
-        key=key,
-        band="M" + "L".join(upper + lower) + "Z" if len(predicted) > 1 else "",
-        line="M" + "L".join(place(n, rate.value) for n, rate in predicted) if len(predicted) > 1 else "",
-        measured="".join(f"M{place(n, rate.value)}h0" for n, rate in measured),
-        whiskers="".join(f"M{place(n, rate.low)}L{place(n, rate.high)}" for n, rate in measured),
-        y_ticks=ticks(y, compact),
-        spots=[_spot(spot, x, now, unit) for spot in curve.spots],
-    )
-
-
-def _spot(spot: whatif.Spot, x: Axis, now: WhatIfPoint | None, unit: str) -> dict[str, Any]:
-    best = spot.best
-    change = ""
-    if now is not None and best is not now and now.samples_per_s.value > 0:
-        change = words.percent_change(best.samples_per_s.value / now.samples_per_s.value - 1)
-    return {
-        "workers": spot.workers,
-        "x": _percent(x.place(float(spot.workers))),
-        "predicted": words.rate(spot.predicted.samples_per_s, unit) if spot.predicted else "",
-        "measured": words.rate(spot.measured.samples_per_s, unit) if spot.measured else "",
-        "stall": words.share(best.stall_share) if best.stall_share else "",
-        "change": change,
-    }
-
-
 class GainFigure(msgspec.Struct, frozen=True):
     """Predicted and verified gain as intervals on one axis, with zero marked."""
 
@@ -335,10 +219,10 @@ def gains(tip: Advice) -> GainFigure | None:
     rows = []
     for name, estimate in pairs:
         zero, end = axis.place(0.0), axis.place(estimate.value)
-        bar = Bar(name, _percent(min(zero, end)), max(0.4, _percent(abs(end - zero))))
-        low_at, high_at = _percent(axis.place(estimate.low)), _percent(axis.place(estimate.high))
+        bar = Bar(name, percent(min(zero, end)), max(0.4, percent(abs(end - zero))))
+        low_at, high_at = percent(axis.place(estimate.low)), percent(axis.place(estimate.high))
         rows.append(Row(name, name, [bar], words.gain(estimate), low=low_at, high=high_at))
-    return GainFigure(_percent(axis.place(0.0)), rows)
+    return GainFigure(percent(axis.place(0.0)), rows)
 
 
 def ranks(summaries: Sequence[RankSummary]) -> Rows | None:
@@ -350,7 +234,7 @@ def ranks(summaries: Sequence[RankSummary]) -> Rows | None:
     width = 100 / len(summaries)
     rows = []
     for i, rank in enumerate(summaries):
-        height = 0.0 if rank.samples_per_s is None else _percent(axis.place(rank.samples_per_s.value))
+        height = 0.0 if rank.samples_per_s is None else percent(axis.place(rank.samples_per_s.value))
         kind = "late" if rank.late else "rank"
         value = " ".join(words.rate_parts(rank.samples_per_s)).strip()
         rows.append(

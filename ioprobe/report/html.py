@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ioprobe.diagnosis.types import Report
 from ioprobe.report import figures, words
 from ioprobe.report.glossary import GLOSSARY
+from ioprobe.report.panel import WhatIfFigure
+from ioprobe.report.panel import what_if as make_panel
 from ioprobe.units import NOT_MEASURED, format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ PARTITION_WORDS = {
 
 def render(report: Report) -> str:
     """Return the page. Every text is escaped where it lands, in markup as well as in the page's data."""
-    panel = figures.what_if(report)
+    panel = make_panel(report)
     word, clause = words.headline(report)
     return page(
         "page.html.j2",
@@ -124,7 +126,7 @@ def _tiles(report: Report) -> list[tuple[str, str, str, str]]:
     return tiles
 
 
-def _panel_data(panel: figures.WhatIfFigure | None) -> dict[str, Any] | None:
+def _panel_data(panel: WhatIfFigure | None) -> dict[str, Any] | None:
     if panel is None:
         return None
     return {
