@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"errors", "stats", "run", "units"},
     "diagnosis": {"errors", "stats", "run", "units", "config", "facts", "model"},
     "report": {"errors", "stats", "run", "units", "diagnosis"},
+    "planning": {"errors", "units", "run", "data", "model", "diagnosis"},
     "analysis": {"errors", "units", "stats", "run", "config", "facts", "data", "probe", "live", "model", "diagnosis"},
 }
 # Pure rooms touch neither the world nor heavy packages.
