@@ -115,7 +115,7 @@ def measure_objects(
             say("storage: listing", 0.0)
             listing = _list(target, crew)
             samples = _samples(facts, samples_per_shard, listing)
-            work = _Work(target, crew, listing, samples, processes)
+            work = _Work(target, crew, listing, samples, processes, seconds)
             jobs = [work.whole(seconds * (0.3 if ladder else 0.7), say)]
             if ladder and jobs[0].failure is None:
                 jobs += work.ladders(seconds * 0.7, say)
@@ -185,11 +185,21 @@ def _list(target: _Target, crew: Crew) -> _Listing:
 
 class _Work:
     def __init__(
-        self, target: _Target, crew: Crew, listing: _Listing, samples_per_byte: float | None, processes: int
+        self,
+        target: _Target,
+        crew: Crew,
+        listing: _Listing,
+        samples_per_byte: float | None,
+        processes: int,
+        seconds: float,
     ) -> None:
         self.target, self.crew, self.listing = target, crew, listing
         self.samples_per_byte, self.processes = samples_per_byte, processes
         self.dealt = False
+        self.until = time.monotonic() + seconds
+
+    def _time_left(self, seconds: float) -> bool:
+        return seconds < _LONGEST_RUNG_S and time.monotonic() < self.until
 
     def whole(self, seconds: float, say: Progress) -> StorageJob:
         """Open and read whole objects, one after another in each process: what loaders do."""
@@ -238,7 +248,7 @@ class _Work:
         except MeasureError as error:
             return self._job(mode, threads, processes, [], range_bytes, error)
         job = self._job(mode, threads, processes, replies, range_bytes, None)
-        if job.failure is None and job.ops < 3 * threads * processes and seconds < _LONGEST_RUNG_S:
+        if job.failure is None and job.ops < 3 * threads * processes and self._time_left(seconds):
             # Slow answers: a rung needs a few of each request to say anything.
             return self.get(mode, threads, processes, min(3 * seconds, _LONGEST_RUNG_S))
         return job

@@ -1,0 +1,275 @@
+"""Object stores: a real S3 server and a plain HTTP server on loopback, with faults in between."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ioprobe.errors import StoreError, TargetError, UsageError
+from ioprobe.probe.engines import objects
+from ioprobe.probe.storage import measure_dataset
+from ioprobe.probe.storage_crew import Reply
+from ioprobe.probe.storage_objects import knee_of, measure_objects, objects_window
+from ioprobe.run import Host, Run, StorageJob, Workload, dumps
+
+pytest.importorskip("aiohttp", reason="http through fsspec needs aiohttp")
+_spec = importlib.util.spec_from_file_location("faulty_proxy", Path(__file__).with_name("faulty_proxy.py"))
+assert _spec is not None
+assert _spec.loader is not None
+proxy = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(proxy)
+
+KEY, SECRET = "AKIATESTTESTTESTTEST", "s3cr3t/that+nobody/should=see"
+SIZE = 100_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bucket = tmp_path_factory.mktemp("store") / "bucket"
+    (bucket / "ds").mkdir(parents=True)
+    for number in range(4):
+        (bucket / "ds" / f"s-{number}.tar").write_bytes(os.urandom(SIZE))
+    return bucket
+
+
+@pytest.fixture(scope="module")
+def http(folder: Path) -> Iterator[Any]:
+    with proxy.serving(proxy.PlainServer(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3_port(folder: Path) -> Iterator[int]:
+    pytest.importorskip("s3fs", reason="s3:// needs s3fs")
+    pytest.importorskip("nanio", reason="the S3 server for tests is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = ["--data-dir", str(folder.parent), "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; from nanio.__main__ import main; sys.exit(main())", "serve", *place],
+        env={**os.environ, "NANIO_ACCESS_KEY": KEY, "NANIO_SECRET_KEY": SECRET},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            proxy.wait_for(port)
+            yield port
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def options(endpoint: str, secret: str = SECRET) -> dict[str, Any]:
+    return {"key": KEY, "secret": secret, "endpoint_url": endpoint}
+
+
+def measure(url: str, seconds: float = 0.4, **more: Any) -> list[StorageJob]:
+    return measure_objects(url, seconds=seconds, concurrency=1, **more)
+
+
+def test_whole_objects_and_ranges_are_read_from_s3_and_the_client_is_named(s3_port: int) -> None:
+    whole, ranges = measure("s3://bucket/ds", storage_options=options(f"http://127.0.0.1:{s3_port}"))
+    assert whole.failure is None
+    assert whole.bytes_read == whole.ops * SIZE > 0
+    assert ranges.bytes_read == ranges.ops * (16 << 10) > 0
+    assert whole.client is not None
+    assert whole.client.startswith("s3fs ")
+    assert None not in (whole.list_s, whole.open_s, ranges.first_byte_s)
+    assert (whole.retries, whole.throttled) == (0, 0)
+    assert "request-costs" in {c.code for c in whole.caveats}
+
+
+def test_measure_dataset_takes_an_object_store_url_and_gives_samples(s3_port: int) -> None:
+    jobs = measure_dataset(
+        "s3://bucket/ds/s-{0..3}.tar",
+        seconds=0.4,
+        concurrency=1,
+        samples_per_shard=50,
+        storage_options=options(f"http://127.0.0.1:{s3_port}"),
+    )
+    assert jobs[0].samples == round(jobs[0].bytes_read / SIZE * 50)
+
+
+def test_credentials_never_reach_the_run_file(s3_port: int) -> None:
+    jobs = measure("s3://bucket/ds", 0.2, storage_options=options(f"http://127.0.0.1:{s3_port}"))
+    text = dumps(Run(kind="storage", created_at="", version="", host=Host(), workload=Workload(), storage=jobs))
+    assert SECRET.encode() not in text
+    assert KEY.encode() not in text
+
+
+def test_a_wrong_secret_is_one_line_about_credentials(s3_port: int) -> None:
+    with pytest.raises(StoreError, match=r"cannot read 's3://bucket/ds': access was denied") as caught:
+        measure("s3://bucket/ds", storage_options=options(f"http://127.0.0.1:{s3_port}", "wrong"))
+    assert "credentials" in caught.value.hint
+    assert "wrong" not in caught.value.message
+
+
+def test_a_missing_prefix_is_a_target_error(s3_port: int) -> None:
+    with pytest.raises(TargetError, match=r"cannot read 's3://bucket/none': there is no such object or bucket"):
+        measure("s3://bucket/none", storage_options=options(f"http://127.0.0.1:{s3_port}"))
+
+
+def test_an_endpoint_where_nothing_listens_is_named_as_that() -> None:
+    pytest.importorskip("s3fs")
+    with pytest.raises(StoreError, match="nothing answers at the endpoint"):
+        measure("s3://bucket/ds", storage_options=options("http://127.0.0.1:1"))
+
+
+def test_throttled_requests_are_sent_again_and_counted(s3_port: int) -> None:
+    def every_third_get(number: int, line: str) -> str:
+        return "503" if line.startswith("GET /bucket/ds/") and number % 3 == 0 else ""
+
+    with proxy.serving(proxy.FaultyProxy(s3_port, fault=every_third_get)) as middle:
+        jobs = measure("s3://bucket/ds", storage_options=options(middle.url))
+    assert jobs[0].failure is None
+    assert sum(j.throttled for j in jobs) > 0
+    assert sum(j.retries for j in jobs) >= sum(j.throttled for j in jobs)
+    assert any(c.code == "throttled" for j in jobs for c in j.caveats)
+
+
+def test_cut_connections_are_sent_again_and_counted(s3_port: int) -> None:
+    def every_fourth_get(number: int, line: str) -> str:
+        return "cut" if line.startswith("GET /bucket/ds/") and number % 4 == 0 else ""
+
+    with proxy.serving(proxy.FaultyProxy(s3_port, fault=every_fourth_get)) as middle:
+        jobs = measure("s3://bucket/ds", storage_options=options(middle.url))
+    assert jobs[0].failure is None
+    assert sum(j.retries for j in jobs) > 0
+    assert sum(j.throttled for j in jobs) == 0
+
+
+def test_a_store_that_only_throttles_fails_after_a_few_tries(s3_port: int) -> None:
+    with proxy.serving(
+        proxy.FaultyProxy(s3_port, fault=lambda n, line: "503" if line.startswith("GET /bucket/ds/") else "")
+    ) as middle:
+        jobs = measure("s3://bucket/ds", 4.0, storage_options=options(middle.url))
+    assert len(jobs) == 1
+    assert jobs[0].failure is not None
+    assert "the store throttles (" in jobs[0].failure.message
+    assert jobs[0].ops == 0
+
+
+def test_credentials_that_expire_meanwhile_fail_at_once_with_the_reason(s3_port: int) -> None:
+    with proxy.serving(
+        proxy.FaultyProxy(s3_port, fault=lambda n, line: "denied" if line.startswith("GET /bucket/ds/") else "")
+    ) as middle:
+        jobs = measure("s3://bucket/ds", storage_options=options(middle.url))
+    assert jobs[0].failure is not None
+    assert "access was denied (ExpiredToken)" in jobs[0].failure.message
+    assert "expired" in jobs[0].failure.hint
+
+
+def test_latency_of_the_store_shows_in_the_figures(http: Any) -> None:
+    with proxy.serving(proxy.FaultyProxy(http.port, delay_s=0.05)) as middle:
+        jobs = measure(f"{middle.url}/ds/s-0.tar", 0.6)
+    assert jobs[0].open_s is not None
+    assert jobs[0].open_s >= 0.05
+    assert jobs[1].latency_s["p50"] >= 0.05
+
+
+def test_a_server_without_ranges_is_found_out(http: Any) -> None:
+    _, ranges = measure(f"{http.url}/ds/s-{{0..3}}.tar")
+    assert "no-ranges" in {c.code for c in ranges.caveats}
+    assert ranges.bytes_read == ranges.ops * (16 << 10)
+
+
+def test_short_bodies_are_not_taken_for_whole_objects(http: Any) -> None:
+    with proxy.serving(
+        proxy.FaultyProxy(http.port, fault=lambda n, line: "short" if line.startswith("GET") else "")
+    ) as middle:
+        jobs = measure(f"{middle.url}/ds/s-0.tar", 4.0)
+    assert jobs[0].failure is not None
+    assert f"{SIZE // 2} of {SIZE} bytes came" in jobs[0].failure.message
+
+
+def test_a_missing_object_over_http_names_the_url(http: Any) -> None:
+    with pytest.raises(TargetError, match=r"cannot read 'http://127.0.0.1:\d+/none.tar': there is no such object"):
+        measure(f"{http.url}/none.tar?signature=SECRET")
+
+
+def test_a_self_signed_certificate_is_named(tmp_path: Path, folder: Path) -> None:
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1",
+         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode != 0:
+        pytest.skip("openssl is not there to make a certificate")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with (
+        proxy.serving(proxy.PlainServer(folder, context=context)) as server,
+        pytest.raises(StoreError, match="the server's certificate is not trusted"),
+    ):
+        measure(f"{server.url}/ds/s-0.tar")
+
+
+def test_the_ladder_names_a_knee_and_compares_processes(http: Any) -> None:
+    jobs = measure_objects(f"{http.url}/ds/s-{{0..3}}.tar", seconds=1.0, concurrency=2, ladder=True)
+    assert all(j.failure is None for j in jobs)
+    assert {j.depth for j in jobs} >= {1, 4}
+    codes = [c.code for j in jobs for c in j.caveats]
+    assert codes.count("knee") == 2
+    assert codes.count("processes") == 1
+
+
+def test_a_client_that_is_not_installed_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="the client for 'unknown-scheme://b/x' cannot be used"):
+        measure("unknown-scheme://b/x")
+
+
+def test_ten_thousand_keys_are_kept_of_many_and_all_are_counted() -> None:
+    sample = objects._Sample(100)
+    for number in range(5000):
+        sample.add(f"k{number}", 2)
+    assert (sample.count, sample.bytes, len(sample.rows)) == (5000, 10_000, 100)
+    assert len({path for path, _ in sample.rows}) == 100
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError("SlowDown: please reduce your request rate"), "throttled"),
+        (PermissionError("Forbidden"), "denied"),
+        (FileNotFoundError("x"), "missing"),
+        (ConnectionResetError("x"), "cut"),
+        (TimeoutError("x"), "timeout"),
+        (ssl.SSLCertVerificationError("certificate verify failed"), "tls"),
+        (ValueError("key=SECRET"), "other"),
+    ],
+)
+def test_what_clients_raise_is_classed_without_repeating_it(error: Exception, kind: str) -> None:
+    found = objects.classify(error)
+    assert found["kind"] == kind
+    assert "SECRET" not in json.dumps(found)
+
+
+def _rung(depth: int, rate: float) -> StorageJob:
+    return StorageJob(name=f"x{depth}", url="u", pattern="objects", depth=depth, bytes_read=int(rate), window_s=1.0)
+
+
+def test_the_knee_is_the_least_concurrency_near_the_best_rate() -> None:
+    knee = knee_of([_rung(1, 100), _rung(4, 380), _rung(16, 400), _rung(64, 390)])
+    assert knee is not None
+    assert knee.depth == 4
+    assert knee_of([]) is None
+
+
+def test_the_window_leaves_out_ramp_and_tail() -> None:
+    done = np.arange(1, 21, dtype=np.int64) * 1_000_000_000
+    columns = {"done_ns": done, "latency_ns": np.full(20, 2_000_000_000), "nbytes": np.full(20, 10)}
+    window = objects_window([Reply({"at_ns": 0, "end_ns": int(done[-1]) - 1}, columns)], threads=2)
+    assert window is not None
+    assert (window.ops, window.seconds) == (17, 17.0)
