@@ -43,8 +43,9 @@ def decode_sample(sample: Sample, *, image_size: int | None = 224, where: str = 
             decoded[name] = decode_field(name, value, image_size)
         except (OSError, ValueError, SyntaxError, EOFError) as error:
             place = f" of '{where}'" if where else ""
+            key = sample.get("__key__", sample.get("key", "?"))
             raise DataError(
-                f"cannot decode '{name}' of sample '{sample.get('__key__', '?')}'{place}: {first_line(error)}",
+                f"cannot decode '{name}' of sample '{key}'{place}: {first_line(error)}",
                 hint="the sample is damaged; mend it or leave it out",
             ) from None
     return decoded

@@ -136,7 +136,7 @@ def make_jpeg(plan: Plan, index: int) -> bytes:
     return out.getvalue()
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def base_images(seed: int) -> list[Any]:
     """Return the periodic base images of a seed, as Pillow images of 512 x 512."""
     from PIL import Image

@@ -23,8 +23,8 @@ COMPRESSED = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 # A secret may hold slashes (AWS secrets do), so with 'user:' everything up to the next '@' goes.
 _USER = re.compile(r"://(?:[^/@:]*:[^@]*@|[^/@]*@)")
-# In a glob '?' stands for one character; a query has '=' in it. '::' joins fsspec's chained URLs.
-_QUERY = re.compile(r"\?[^?:]*=.*?(?=::|$)|#[^:]*=.*?(?=::|$)")
+# In a glob '?' stands for one character; a query has '=' in it.
+_QUERY = re.compile(r"[?#][^?#]*=.*$")
 
 
 def redact_url(url: str) -> str:
@@ -39,7 +39,8 @@ def redact_url(url: str) -> str:
     """
     if "://" not in url or url.startswith("file://"):
         return url
-    return _QUERY.sub("", _USER.sub("://", url))
+    # '::' joins fsspec's chained URLs; each may have credentials.
+    return "::".join(_QUERY.sub("", _USER.sub("://", part)) for part in url.split("::"))
 
 
 def local_path(url: str) -> str | None:

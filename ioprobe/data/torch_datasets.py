@@ -180,7 +180,10 @@ class ShardTable(Dataset[Sample]):
             raise IndexError(f"sample {index} of {len(self)}")
         number = bisect_right(self._starts, index) - 1
         sample = self._readers[number].read_sample(index - self._starts[number])
-        decoded = self._decoder.decode(sample, self.shards[number].name)
+        where = self.shards[number].name
+        if "__key__" not in sample:
+            where += f", row {index - self._starts[number]}"
+        decoded = self._decoder.decode(sample, where)
         if self.labels is not None:
             decoded["label"] = self.labels[number]
         return decoded

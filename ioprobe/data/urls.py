@@ -123,7 +123,9 @@ def _alternatives(body: str, whole: str) -> Iterator[str]:
     match = _RANGE.match(body)
     if match:
         low, high, step = match.groups()
-        width = max(len(low.lstrip("-")), len(high.lstrip("-"))) if "0" in (low.lstrip("-")[0], high[0]) else 0
+        bare = (low.lstrip("-"), high.lstrip("-"))
+        # As in a shell: one padded end pads all.
+        width = max(map(len, bare)) if any(len(b) > 1 and b[0] == "0" for b in bare) else 0
         first, last = int(low), int(high)
         stride = abs(int(step)) if step and int(step) else 1
         sign = 1 if last >= first else -1

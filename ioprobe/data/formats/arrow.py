@@ -30,10 +30,14 @@ def _open(shard: Shard) -> tuple[Any, bool]:
 
     with reading(shard):
         file = shard.open()
-        has_footer = file.read(6) == _FILE_MAGIC
+        head = file.read(6)
+        if not head:
+            file.close()
+            raise DataError(f"Arrow shard '{shard.name}' is empty", hint="write it again, or leave it out")
+        has_footer = head == _FILE_MAGIC
         file.seek(0)
         source: Any = file
-        if shard.path is not None and shard.size_bytes:
+        if shard.path is not None:
             file.close()
             source = pa.memory_map(shard.path)
         try:
