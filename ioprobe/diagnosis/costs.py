@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ioprobe.diagnosis.types import StageCost
-from ioprobe.run import HotFrame, LoaderRun, Stage, StackShares
+from ioprobe.run import HotFrame, LoaderRun, StackShares, Stage
 from ioprobe.stats import Floats
 
 _FETCH_STAGES = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.LOCK)
@@ -143,7 +143,7 @@ def _split(
     counts = {stage: (stacks.stages.get(stage, 0) if stacks else 0) for stage in _FETCH_STAGES}
     total = sum(counts.values())
     if total < _FEWEST_STACKS:
-        times = {stage: 0.0 for stage in _FETCH_STAGES}
+        times = dict.fromkeys(_FETCH_STAGES, 0.0)
         times[Stage.READ] = min(blocked_s, running_s)
         times[Stage.TRANSFORM] = max(0.0, running_s - blocked_s)
         return times, {**dict.fromkeys(_FETCH_STAGES, 0.0), Stage.READ: times[Stage.READ]}

@@ -16,7 +16,6 @@ from ioprobe.instrument.clocks import ReadCounter, RunQueue, now, process_cpu, t
 from ioprobe.instrument.ring import Ring
 from ioprobe.instrument.stacks import StackSampler
 
-
 _IO_FILE_BYTES = 110
 """About what one read of /proc/self/io takes."""
 

@@ -298,7 +298,7 @@ def shut_down(loader: Any) -> None:
                 pass
             inner._iterator = None
     close = getattr(loader, "close", None)
-    if callable(close) and not find_dataloaders(loader)[:1] == [loader]:
+    if callable(close) and find_dataloaders(loader)[:1] != [loader]:
         try:
             close()
         except Exception:  # a user's close is a courtesy; its failure is not the measurement's

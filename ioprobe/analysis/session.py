@@ -1,0 +1,262 @@
+"""Measure loop, step, loader and storage in turn, and verify what the diagnosis recommends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from ioprobe import __version__
+from ioprobe.analysis.request import Request
+from ioprobe.diagnosis.diagnose import Finished, diagnose
+from ioprobe.diagnosis.evidence import gather
+from ioprobe.diagnosis.types import Advice, Verdict
+from ioprobe.errors import IoprobeError
+from ioprobe.probe import protocol
+from ioprobe.probe.host import measure_host
+from ioprobe.probe.supervise import Supervisor
+from ioprobe.probe.target import is_factory
+from ioprobe.run import Caveat, Failure, LoaderRun, Run, Workload
+
+Progress = Callable[[str, float, float], None]
+
+# Shares of the time budget. Loop and loader usually stop earlier, when their intervals are narrow.
+_SHARE = {"loop": 0.28, "step": 0.07, "loader": 0.16, "second": 0.08, "storage": 0.11, "verify": 0.20}
+_LEAST_S = {"loop": 3.0, "step": 0.5, "loader": 2.0, "second": 1.5, "storage": 1.5, "verify": 3.0}
+_WORDS = {
+    "loop": "loader and step coupled, as in training",
+    "step": "the step alone, on a resident batch",
+    "loader": "the loader alone",
+    "second": "the loader alone at another number of workers",
+    "storage": "storage: the dataset's own reads, no decoding",
+    "verify": "the recommended setting, for real",
+    "load": "starting: importing your code, making the loader",
+}
+
+
+def analyze(request: Request, *, progress: Progress | None = None) -> Run:
+    """Measure what was asked and return the run; an interrupt returns what there is, marked incomplete.
+
+    Raises:
+        TargetError: the loader or the step cannot be made.
+    """
+    run = Run(
+        kind=request.kind,
+        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        version=__version__,
+        host=measure_host(with_torch=True),
+        workload=Workload(
+            target=request.target,
+            command=request.command,
+            step=request.step or request.step_source or None,
+            seconds=request.seconds,
+            unit=request.unit,
+            tokens_per_sample=request.tokens_per_sample,
+            seed=request.seed,
+        ),
+    )
+    session = _Session(request, run, progress or (lambda text, done, of: None))
+    try:
+        session.measure()
+    except KeyboardInterrupt:
+        session.interrupted()
+    finally:
+        session.supervisor.end()
+    run.caveats += caveats(run)
+    return run
+
+
+class _Session:
+    def __init__(self, request: Request, run: Run, progress: Progress) -> None:
+        self.request, self.run, self.progress = request, run, progress
+        self.phase = "load"
+        log = request.folder / "target.log" if request.folder else None
+        self.supervisor = Supervisor(log=log, progress=self._report, hang_s=request.hang_s)
+
+    def _report(self, text: str, done_s: float, of_s: float) -> None:
+        self.progress(_WORDS.get(self.phase, text), done_s, of_s)
+
+    def _begin(self, phase: str) -> float:
+        self.phase = phase
+        if phase == "load":
+            self.progress(_WORDS[phase], 0.0, 0.0)
+            return 0.0
+        seconds = max(_LEAST_S[phase], self.request.seconds * _SHARE[phase])
+        self.progress(_WORDS[phase], 0.0, seconds)
+        return seconds
+
+    def measure(self) -> None:
+        """Run the phases; each adds to the run as soon as it is done."""
+        request, run = self.request, self.run
+        self._begin("load")
+        if not is_factory(request.target):
+            self._describe()
+        run.facts = self.supervisor.load(
+            protocol.Load(
+                target=request.target,
+                step=request.step,
+                step_s=request.step_s,
+                step_source=request.step or request.step_source,
+                loader_options=request.loader_options,
+                batch_samples=request.batch_samples,
+            )
+        )
+        if "loop" in request.phases and request.has_step:
+            run.loaders.append(self._loader("loop", coupled=True))
+        if "step" in request.phases and request.has_step and not self._is_broken():
+            command = protocol.Step(seconds=self._begin("step"), tokens_per_sample=request.tokens_per_sample)
+            try:
+                run.step = self.supervisor.step(command)
+            except IoprobeError as error:
+                run.failures.append(Failure(phase="step", kind="exception", message=error.message, hint=error.hint))
+        if "loader" in request.phases and not self._is_broken():
+            repeats = run.facts.kind == "iterable"
+            run.loaders.append(self._loader("loader", coupled=False, repeats=repeats))
+            self._second_setting()
+        if run.dataset is not None and request.storage and not self._is_broken():
+            self._storage()
+        if request.verify and request.has_step and not self._is_broken():
+            self._verify()
+
+    def _describe(self) -> None:
+        from ioprobe.data.describe import describe
+
+        self.run.dataset = describe(self.request.target)
+
+    def _is_broken(self) -> bool:
+        """Whether the loop failed in a way that makes further measuring pointless or misleading."""
+        return any(m.failure is not None and m.failure.kind != "interrupted" for m in self.run.loaders)
+
+    def _loader(
+        self, phase: str, *, coupled: bool, purpose: str = "baseline", repeats: bool = False, **changes: Any
+    ) -> LoaderRun:
+        seconds = self._begin(phase)
+        found = self.supervisor.measure(
+            protocol.Measure(
+                coupled=coupled,
+                purpose=purpose,
+                seconds=seconds,
+                least_s=min(3.0, seconds / 2),
+                changes=changes,
+                repeats=repeats,
+            )
+        )
+        if found.settings is None and self.run.facts is not None and not changes:
+            found.settings = self.run.facts.settings
+        return found
+
+    def _second_setting(self) -> None:
+        """Where workers mostly wait, one setting cannot tell a lock or a full link from latency: look at a second."""
+        seen = gather(self.run)
+        facts, settings, costs = self.run.facts, seen.settings, seen.costs
+        if facts is None or not facts.adaptable or settings is None or costs is None or not settings.num_workers:
+            return
+        needed = (seen.stall or 0.0) > 0.08 or (seen.ratio or 2.0) < 1.3
+        if not needed or costs.blocked_share < 0.35 or self._is_broken():
+            return
+        other = max(1, settings.num_workers // 2) if settings.num_workers > 1 else 2
+        try:
+            self.run.loaders.append(self._loader("second", coupled=False, purpose="calibrate", num_workers=other))
+        except IoprobeError:
+            return  # a loader that cannot be rebuilt: the diagnosis goes without
+
+    def _storage(self) -> None:
+        from ioprobe.probe.storage import measure_dataset
+
+        assert self.run.dataset is not None
+        seconds = self._begin("storage")
+        settings = self.run.facts.settings if self.run.facts else None
+        try:
+            self.run.storage = measure_dataset(
+                self.request.target,
+                seconds=seconds,
+                concurrency=max(1, settings.num_workers if settings else 1),
+                facts=self.run.dataset,
+                progress=lambda text, done_s: self.progress(f"storage: {text}", done_s, seconds),
+            )
+        except IoprobeError as error:
+            self.run.failures.append(Failure(phase="storage", kind="exception", message=error.message, hint=error.hint))
+
+    def _verify(self) -> None:
+        pick = to_verify(diagnose(self.run))
+        if pick is None:
+            return
+        try:
+            self.run.loaders.append(self._loader("verify", coupled=True, purpose="verify", **pick.settings))
+        except IoprobeError as error:
+            self.run.caveats.append(
+                Caveat("not-verified", f"the advice '{pick.code}' was not verified: {error.message}", error.hint)
+            )
+
+    def interrupted(self) -> None:
+        """Keep what was measured."""
+        self.run.complete = False
+        self.run.failures.append(
+            Failure(phase=self.phase, kind="interrupted", message=f"interrupted while measuring {_WORDS[self.phase]}")
+        )
+        try:
+            partial = self.supervisor.stop()
+        except KeyboardInterrupt:  # a second Ctrl-C: no patience left
+            return
+        if isinstance(partial, LoaderRun) and len(partial.main.call_s) > 2:
+            partial.purpose = "baseline" if self.phase in ("loop", "loader") else "verify"
+            self.run.loaders.append(partial)
+
+
+def to_verify(finished: Finished) -> Advice | None:
+    """Return the advice that a real run should confirm: the first that is a setting and claims something."""
+    if finished.diagnosis.verdict in (Verdict.UNDECIDED,):
+        return None
+    facts = finished.evidence.facts
+    if not facts.adaptable and not facts.inner_loaders:
+        return None
+    return next((a for a in finished.advice if a.settings), None)
+
+
+def caveats(run: Run) -> list[Caveat]:
+    """Return reasons to trust this run's figures less."""
+    found = []
+    evidence = gather(run)
+    foreign = evidence.foreign_cores
+    if foreign > 0.15 * evidence.cores:
+        found.append(
+            Caveat(
+                "other-load",
+                f"other processes used {foreign:.1f} of {evidence.cores:g} cores while this was measured",
+                "measure again on a quiet host; 'ioprobe doctor' shows what runs",
+            )
+        )
+    loop = run.loop()
+    if loop is not None and loop.stopped_because == "seconds" and evidence.loop is not None:
+        half = (evidence.loop.stall_share.high - evidence.loop.stall_share.low) / 2
+        if half > 0.05:
+            found.append(
+                Caveat(
+                    "wide-interval",
+                    f"the stall share is known only to ±{100 * half:.0f} points after {evidence.loop.n} batches",
+                    "give it more time with --seconds",
+                )
+            )
+    _cache(run, found)
+    return found
+
+
+def _cache(run: Run, found: list[Caveat]) -> None:
+    loop, dataset = run.loop() or run.loader_alone(), run.dataset
+    if loop is None or loop.workers is None or loop.device_read_bytes is None:
+        return
+    read = sum(b for b in loop.workers.read_bytes if b > 0)
+    if read < 50e6 or loop.device_read_bytes > 0.2 * read:
+        return
+    fits = ""
+    if dataset is not None and dataset.total_bytes and run.host.memory_available_bytes:
+        ratio = dataset.total_bytes / run.host.memory_available_bytes
+        fits = f"; the dataset is {ratio:.2f} times the free memory"
+    found.append(
+        Caveat(
+            "cache-warm",
+            f"of {read / 1e6:.0f} MB read only {loop.device_read_bytes / 1e6:.0f} MB came from a device, the rest from "
+            f"the page cache{fits}",
+            "'ioprobe storage URL' measures cold and warm apart",
+        )
+    )

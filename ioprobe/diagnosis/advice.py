@@ -1,0 +1,229 @@
+"""What to change, with the gain that the model predicts for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.findings import Finding
+from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT
+from ioprobe.diagnosis.types import Advice, Verdict
+from ioprobe.model.predict import predict
+from ioprobe.model.profile import Prediction, Profile, Setting
+from ioprobe.model.search import Limits, SearchResult, search
+from ioprobe.run import Limit, Run
+from ioprobe.stats import Estimate
+from ioprobe.units import format_share
+
+_DEEPER = (4, 6, 8, 12, 16, 32)
+_WORTH = 0.02
+
+
+def limits_of(run: Run) -> Limits:
+    """Return what the host and the data allow."""
+    host, facts = run.host, run.facts
+    ram = host.memory_available_bytes
+    return Limits(
+        cores=host.usable_cores,
+        ram_bytes=None if ram is None else 0.7 * ram,
+        shm_bytes=host.shm_available_bytes,
+        shards=facts.num_shards if facts and facts.kind == "iterable" else None,
+    )
+
+
+def find_setting(profile: Profile | None, run: Run) -> SearchResult | None:
+    """Return the best setting by the model; None where the loader's settings cannot be changed."""
+    if profile is None or not profile.adaptable:
+        return None
+    return search(profile, profile.current, limits=limits_of(run))
+
+
+def advise(
+    evidence: Evidence,
+    verdict: Verdict,
+    limit: Limit | None,
+    findings: list[Finding],
+    profile: Profile | None,
+    best: SearchResult | None,
+) -> list[Advice]:
+    """Return advice, the most useful first."""
+    found = [*_for_failures(evidence)]
+    if verdict in (Verdict.COMPUTE_BOUND, Verdict.COMMUNICATION_BOUND):
+        found += [_leave_it(evidence, verdict)]
+        if best is not None and best.action == "fewer-workers":
+            found.append(_settings(evidence, best))
+        return found
+    told: set[str] = set()
+    for finding in findings:
+        advice = _for_finding(evidence, finding, profile, best)
+        if advice is not None and (finding.misconfigured or verdict is not Verdict.UNDECIDED):
+            found.append(advice)
+            told.add(finding.code)
+    if best is not None and best.action != "no-change" and not any(a.settings for a in found):
+        found.append(_settings(evidence, best))
+    if limit in FOR_LIMIT and limit is not None and not told & {"lock", "transport", "sampler", "pin-thread"}:
+        found.append(_for_limit(limit, profile, best))
+    if not found and verdict is Verdict.BALANCED:
+        found.append(_leave_it(evidence, verdict))
+    # Settings that were predicted to help come first: they cost nothing to try.
+    return sorted(found, key=lambda a: (not _worth(a), not a.settings))
+
+
+def _worth(advice: Advice) -> bool:
+    return advice.gain is None or advice.gain.value > _WORTH
+
+
+def _for_failures(e: Evidence) -> list[Advice]:
+    found: list[Advice] = []
+    for failure in e.failures:
+        text = FOR_FAILURE.get(failure.kind)
+        if text is not None and all(a.code != text.code for a in found):
+            found.append(
+                Advice(code=text.code, action=text.action, because=failure.message, wrong_when=text.wrong_when)
+            )
+    return found
+
+
+def _leave_it(e: Evidence, verdict: Verdict) -> Advice:
+    room = headroom(e)
+    most = format_share(max(0.0, room.value)) if room else "an unknown amount"
+    if verdict is Verdict.COMMUNICATION_BOUND:
+        text = FOR_LIMIT[Limit.COMMUNICATION]
+        return Advice(
+            code=text.code,
+            action=text.action,
+            because=f"a loader that costs nothing would bring {most} at the most",
+            wrong_when=text.wrong_when,
+        )
+    action = "change nothing in the loader"
+    if verdict is Verdict.COMPUTE_BOUND:
+        action += "; look at the step: batch size, precision, compilation, model"
+    else:
+        action += ", or add one worker for headroom"
+    return Advice(
+        code="IO600",
+        action=action,
+        because=f"a loader that costs nothing would bring {most} at the most",
+        wrong_when="the step gets faster (another accelerator, mixed precision): then measure again",
+    )
+
+
+def headroom(e: Evidence) -> Estimate | None:
+    """Return step rate over loop rate, minus 1: the most that the input side can bring [fraction]."""
+    if e.loop is None or e.step is None:
+        return None
+    step, loop = e.step.samples_per_s, e.loop.samples_per_s
+    if loop.value <= 0 or loop.low <= 0:
+        return None
+    return Estimate(step.value / loop.value - 1, step.low / loop.high - 1, step.high / loop.low - 1, loop.n)
+
+
+def gain_of(new: Prediction, now: Prediction) -> Estimate:
+    """Return predicted throughput over the present one, minus 1, with the model's own interval [fraction]."""
+    top, bottom = _rate(new), _rate(now)
+    value = top / bottom if bottom > 0 else 1.0
+    # The model's errors at two settings of one profile share their sign: only the larger one counts.
+    wide = max(new.samples_per_s.relative_halfwidth, now.samples_per_s.relative_halfwidth)
+    return Estimate(value - 1, value * (1 - wide) - 1, value * (1 + wide) - 1, new.samples_per_s.n)
+
+
+def _rate(p: Prediction) -> float:
+    return p.epoch_samples_per_s or p.samples_per_s.value
+
+
+def changes(new: Setting, now: Setting) -> dict[str, Any]:
+    """Return the DataLoader settings in which two settings differ."""
+    found: dict[str, Any] = {}
+    for name in ("num_workers", "prefetch_factor", "persistent_workers", "in_order"):
+        if getattr(new, name) != getattr(now, name):
+            found[name] = getattr(new, name)
+    if not new.num_workers:
+        found = {k: v for k, v in found.items() if k == "num_workers"}
+    return found
+
+
+def _settings(e: Evidence, best: SearchResult) -> Advice:
+    wanted = changes(best.recommended, best.current.setting)
+    text = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    fewer = best.action == "fewer-workers"
+    return Advice(
+        code="IO602" if fewer else "IO601",
+        action=f"set {text}" + (": as fast with less" if fewer else ""),
+        because=best.reason,
+        settings=wanted,
+        gain=gain_of(best.predicted, best.current),
+        wrong_when="the training host has other cores, storage or neighbours than this one",
+    )
+
+
+def _for_finding(e: Evidence, finding: Finding, profile: Profile | None, best: SearchResult | None) -> Advice | None:
+    text = FOR_FINDING.get(finding.code)
+    if text is None:
+        return None
+    wanted, gain = _setting_for(e, finding, profile, best)
+    action = text.action
+    if wanted:
+        action += " (" + ", ".join(f"{name}={value}" for name, value in wanted.items()) + ")"
+    return Advice(
+        code=text.code, action=action, because=finding.text, settings=wanted, gain=gain, wrong_when=text.wrong_when
+    )
+
+
+def _setting_for(
+    e: Evidence, finding: Finding, profile: Profile | None, best: SearchResult | None
+) -> tuple[dict[str, Any], Estimate | None]:
+    """Return the settings that mend a finding, and their predicted gain."""
+    if profile is None or not profile.adaptable:
+        return ({"persistent_workers": True} if finding.code == "respawn" else {}), None
+    now = profile.current
+    here = best.current if best is not None else predict(profile, now)
+    if finding.code == "respawn":
+        target = now.at(persistent_workers=True)
+        if finding.limit is Limit.OVERSUBSCRIPTION:
+            target = target.at(num_workers=max(1, int(e.cores)))
+        share = e.loop.edge_share if e.loop else 0.0
+        least = 1 / max(0.05, 1 - share) - 1
+        return changes(target, now), Estimate(least, 0.5 * least, 1.2 * least, here.samples_per_s.n)
+    if finding.code == "too-many-workers":
+        target = now.at(num_workers=max(1, int(e.cores)))
+        return changes(target, now), gain_of(predict(profile, target), here)
+    if finding.code == "thread-pools":
+        target = now.at(num_workers=max(1, int(e.cores)))
+        return (changes(target, now) if target.num_workers < now.num_workers else {}), None
+    if finding.code == "no-workers" and best is not None and best.recommended.num_workers:
+        return changes(best.recommended, now), gain_of(best.predicted, here)
+    if finding.code in ("bursts", "tail-in-order"):
+        return _deeper(profile, now, here, in_order=finding.code == "bursts" and now.in_order)
+    return {}, None
+
+
+def _deeper(
+    profile: Profile, now: Setting, here: Prediction, *, in_order: bool
+) -> tuple[dict[str, Any], Estimate | None]:
+    """Return the shallowest prefetch that brings nearly all that prefetching can bring."""
+    tried = [predict(profile, now.at(in_order=in_order, prefetch_factor=f)) for f in _DEEPER if f > now.prefetch_factor]
+    if not tried:
+        return {}, None
+    best = max(_rate(p) for p in tried)
+    pick = next(p for p in tried if _rate(p) >= 0.98 * best)
+    return changes(pick.setting, now), gain_of(pick, here)
+
+
+_FACTOR: dict[Limit, dict[str, float]] = {
+    Limit.DECODE: {"decode_x": 0.5},
+    Limit.TRANSFORM: {"decode_x": 0.5},
+    Limit.COLLATE: {"collate_x": 0.5},
+    Limit.STORAGE_LATENCY: {"storage_x": 2.0},
+    Limit.STORAGE_BANDWIDTH: {"storage_x": 2.0},
+}
+
+
+def _for_limit(limit: Limit, profile: Profile | None, best: SearchResult | None) -> Advice:
+    text = FOR_LIMIT[limit]
+    gain, because = None, f"{limit.value} limits the loader"
+    factors = _FACTOR.get(limit)
+    if profile is not None and profile.adaptable and factors and best is not None:
+        twice = predict(profile, best.recommended.at(**factors))
+        gain = gain_of(twice, best.predicted)
+        because += "; the gain is that of twice the speed there, at the best settings"
+    return Advice(code=text.code, action=text.action, because=because, gain=gain, wrong_when=text.wrong_when)

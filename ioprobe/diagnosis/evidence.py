@@ -1,0 +1,186 @@
+"""Everything that the verdict rests on, gathered once from a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ioprobe import stats
+from ioprobe.diagnosis.costs import WorkerCosts, worker_costs
+from ioprobe.diagnosis.steady import Steady, steady
+from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, Run, Stage, StepRun
+from ioprobe.stats import Estimate
+
+
+@dataclass(frozen=True)
+class StepEvidence:
+    """The step alone."""
+
+    samples_per_s: Estimate
+    seconds: float
+    """Mean time of a step [s]."""
+    communication_share: float | None
+    transfer_share: float | None
+    cores: float | None
+    """Cores that the step keeps busy; None where it was not measured."""
+    emulated: bool
+    pause_share: float
+    """Share of the step's time in pauses at least five times the median step (checkpoints, logging)."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The loader drained at a second number of workers."""
+
+    num_workers: int
+    samples_per_s: Estimate
+    ratio: float
+    """Rate at the larger number of workers over the rate at the smaller."""
+    workers_ratio: float
+    """The larger number of workers over the smaller."""
+
+    @property
+    def saturated(self) -> bool:
+        """Whether more workers brought next to nothing."""
+        return self.ratio < 1 + 0.25 * (self.workers_ratio - 1)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The run, read once."""
+
+    run: Run
+    loop: Steady | None
+    alone: Steady | None
+    step: StepEvidence | None
+    costs: WorkerCosts | None
+    """From the loader drained alone, else from the loop."""
+    loop_costs: WorkerCosts | None
+    scaling: Scaling | None
+    settings: LoaderSettings | None
+    facts: LoaderFacts
+    cores: float
+    failures: list[Failure]
+
+    @property
+    def stall(self) -> float | None:
+        """Share of the loop's time lost to the input side: waiting, and freeing what came [fraction]."""
+        return None if self.loop is None else self.loop.stall_share.value + self.loop.release_share
+
+    @property
+    def ratio(self) -> float | None:
+        """Loader's rate alone over the step's rate alone."""
+        if self.alone is None or self.step is None:
+            return None
+        return self.alone.samples_per_s.value / self.step.samples_per_s.value
+
+    @property
+    def workers(self) -> int:
+        """``num_workers``; 0 where there are none or it is not known."""
+        return self.settings.num_workers if self.settings else 0
+
+    @property
+    def other_cores(self) -> float:
+        """Cores that neither this loader nor the step used while the loader was drained [cores]."""
+        measured = self.run.loader_alone() or self.run.loop()
+        load = measured.load if measured else None
+        if load is None or self.costs is None or measured is None or self.alone is None:
+            return 0.0
+        batches_per_s = 1 / self.alone.cycle_s
+        main = self.alone.wait_cpu_share
+        ours = (self.costs.cpu_s + self.costs.other_cpu_s) * batches_per_s + main
+        return max(0.0, load.own_cores + load.other_cores - ours - 0.1)
+
+    @property
+    def foreign_cores(self) -> float:
+        """Cores used by processes outside the measured ones [cores]."""
+        measured = self.run.loader_alone() or self.run.loop()
+        return measured.load.other_cores if measured and measured.load else 0.0
+
+    @property
+    def interference(self) -> float | None:
+        """The step's time within the loop over its time alone; None where one of them is missing."""
+        if self.loop is None or self.loop.step_s is None or self.step is None or self.step.seconds <= 0:
+            return None
+        return self.loop.step_s / self.step.seconds
+
+    def main_share(self, stage: Stage) -> float:
+        """Share of the drained loader's time that the main process spends in a stage (sampler, transport)."""
+        alone = self.alone or self.loop
+        if alone is None:
+            return 0.0
+        return {Stage.SAMPLER: alone.sampler_share, Stage.TRANSPORT: alone.transport_share}.get(stage) or 0.0
+
+
+def gather(run: Run) -> Evidence:
+    """Return the evidence in a run."""
+    loop_run, alone_run = run.loop(), run.loader_alone()
+    loop, alone = steady(loop_run), steady(alone_run)
+    settings = next((m.settings for m in (loop_run, alone_run) if m is not None and m.settings), None)
+    facts = run.facts or LoaderFacts()
+    loop_costs = worker_costs(loop_run, _depth(loop_run))
+    alone_costs = worker_costs(alone_run, _depth(alone_run))
+    return Evidence(
+        run=run,
+        loop=loop,
+        alone=alone,
+        step=_step(run.step),
+        costs=alone_costs or loop_costs,
+        loop_costs=loop_costs or alone_costs,
+        scaling=_scaling(run, alone_run, alone),
+        settings=settings or facts.settings,
+        facts=facts,
+        cores=max(1.0, run.host.usable_cores),
+        failures=[
+            *run.failures,
+            *(m.failure for m in run.loaders if m.failure is not None and m.purpose == "baseline"),
+            *([run.step.failure] if run.step and run.step.failure else []),
+        ],
+    )
+
+
+def _depth(run: LoaderRun | None) -> int:
+    return run.settings.num_workers if run is not None and run.settings else 0
+
+
+def _step(run: StepRun | None) -> StepEvidence | None:
+    if run is None or not run.durations_s:
+        return None
+    durations = np.asarray(run.durations_s, dtype=np.float64)
+    total = float(durations.sum())
+    if total <= 0:
+        return None
+    parts = sum(run.parts_s.values())
+    median = float(np.median(durations))
+    pauses = durations[durations > 5 * median] if durations.size >= 8 else durations[:0]
+    cpu = np.asarray(run.cpu_s, dtype=np.float64)
+    return StepEvidence(
+        samples_per_s=stats.ratio(np.full(durations.size, float(run.samples_per_step)), durations),
+        seconds=total / durations.size,
+        communication_share=run.parts_s.get("communication", 0.0) / parts if parts > 0 else None,
+        transfer_share=run.parts_s.get("transfer", 0.0) / parts if parts > 0 else None,
+        cores=float(cpu.sum()) / total if cpu.size == durations.size and cpu.size else None,
+        emulated=run.emulated,
+        pause_share=float(pauses.sum()) / total,
+    )
+
+
+def _scaling(run: Run, baseline: LoaderRun | None, alone: Steady | None) -> Scaling | None:
+    if baseline is None or alone is None or baseline.settings is None or not baseline.settings.num_workers:
+        return None
+    for other in run.loaders:
+        if other.purpose != "calibrate" or other.coupled or other.settings is None or not other.settings.num_workers:
+            continue
+        seen = steady(other)
+        here, there = baseline.settings.num_workers, other.settings.num_workers
+        if seen is None or here == there:
+            continue
+        more, less = (alone, seen) if here > there else (seen, alone)
+        return Scaling(
+            num_workers=there,
+            samples_per_s=seen.samples_per_s,
+            ratio=more.samples_per_s.value / less.samples_per_s.value,
+            workers_ratio=max(here, there) / min(here, there),
+        )
+    return None

@@ -1,0 +1,372 @@
+"""Causes, each with its test: what in the evidence points to it, and how strongly.
+
+A finding says that one thing explains a part of the stall. The verdict takes
+the strongest; the advice turns findings into sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.run import Limit, Stage
+from ioprobe.units import format_count, format_seconds, format_share
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause."""
+
+    code: str
+    limit: Limit | None
+    misconfigured: bool
+    """True where a setting or a data layout, not a resource, is to blame."""
+    strength: float
+    """How much of the stall it explains, 0..1; findings are ranked by it."""
+    text: str
+    """The evidence in one sentence, with numbers."""
+
+
+LAYOUT_FINDINGS = 0.99
+"""Strength of a finding that is to blame whatever the stall: wrong data, not slow data."""
+
+
+def find_all(evidence: Evidence) -> list[Finding]:
+    """Return the findings, strongest first."""
+    found = [finding for test in TESTS if (finding := test(evidence)) is not None]
+    return sorted(found, key=lambda f: -f.strength)
+
+
+def _repeats(e: Evidence) -> Finding | None:
+    for measured in e.run.loaders:
+        seen = measured.repeats
+        if seen is None or e.workers < 2 or seen.batches < 3 * e.workers:
+            continue
+        rounds = seen.batches / e.workers
+        # Every worker delivers the same stream: one distinct batch per round of workers. A stream of constant
+        # batches has fewer still, and is no evidence.
+        if 0.75 * rounds <= seen.distinct <= 1.25 * rounds + 1 and seen.distinct >= 4:
+            return Finding(
+                "repeats",
+                None,
+                True,
+                LAYOUT_FINDINGS,
+                f"of {seen.batches} batches only {seen.distinct} differ: each of the {e.workers} workers delivers the "
+                f"same samples, so {format_share(1 - 1 / e.workers)} of what is loaded is repeated",
+            )
+    return None
+
+
+def _startup(e: Evidence) -> Finding | None:
+    loop, settings = e.loop, e.settings
+    if loop is None or settings is None or not loop.whole_epochs or settings.persistent_workers or not e.workers:
+        return None
+    if loop.edge_share < 0.08 or loop.edge_share < 0.4 * loop.stall_share.value:
+        return None
+    run = e.run.loop()
+    edges = run.epoch_edges_s if run else []
+    mean = sum(edges) / len(edges) if edges else 0.0
+    text = (
+        f"workers start again for each of {loop.whole_epochs} epochs: the first batch of an epoch takes "
+        f"{format_seconds(mean)}, {format_share(loop.edge_share)} of the time"
+    )
+    crowd = e.workers >= 4 * e.cores
+    return Finding(
+        "respawn",
+        Limit.OVERSUBSCRIPTION if crowd and _cpu_bound(e) else Limit.WORKER_STARTUP,
+        True,
+        min(0.97, loop.edge_share / max(1e-9, loop.stall_share.value)),
+        text + (f"; {e.workers} workers share {e.cores:g} cores" if crowd else ""),
+    )
+
+
+def _no_workers(e: Evidence) -> Finding | None:
+    if e.settings is None or e.workers or e.loop is None or e.facts.inner_loaders:
+        return None
+    return Finding(
+        "no-workers",
+        fetch_limit(e),
+        True,
+        0.9,
+        f"num_workers is 0: loading ({format_seconds(e.loop.stall_share.value * e.loop.cycle_s)} a batch) and the step "
+        "take turns in one process and never overlap",
+    )
+
+
+def _idle_workers(e: Evidence) -> Finding | None:
+    costs = e.costs
+    if costs is None or e.workers < 2 or e.facts.kind != "iterable":
+        return None
+    counts = costs.worker_batches
+    total = sum(counts.values())
+    if total < 4 * e.workers or not counts:
+        return None
+    most = max(counts.values()) / total
+    if costs.delivering >= e.workers and most < 2.5 / e.workers:
+        return None
+    text = f"{costs.delivering} of {e.workers} workers deliver batches"
+    if e.facts.num_shards is not None:
+        text += f"; the dataset has {e.facts.num_shards} shard{'s' if e.facts.num_shards != 1 else ''}"
+    return Finding(
+        "idle-workers", fetch_limit(e), True, 0.95, text + f"; one worker makes {format_share(most)} of them"
+    )
+
+
+def _thread_pools(e: Evidence) -> Finding | None:
+    costs = e.loop_costs or e.costs
+    if costs is None or e.workers < 1 or not _waits_for_data(e):
+        return None
+    feeder = (costs.feeder_share or 0.0) * costs.busy_s / max(1e-9, 1 - costs.idle_share)
+    pooled = costs.other_cpu_s - min(costs.other_cpu_s, feeder)
+    share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
+    if share < 0.25 or costs.runq_share < 0.1 or pooled < 0.3 * costs.cpu_s:
+        return None
+    return Finding(
+        "thread-pools",
+        Limit.OVERSUBSCRIPTION,
+        True,
+        min(0.95, 0.6 + share / 2),
+        f"other threads inside the workers use {format_seconds(pooled)} of CPU a batch beside "
+        f"{format_seconds(costs.cpu_s)} of the worker itself, and wait {format_share(costs.runq_share)} of the time "
+        f"for one of {e.cores:g} cores: {e.workers} workers each run a thread pool",
+    )
+
+
+def _too_many_workers(e: Evidence) -> Finding | None:
+    costs = e.loop_costs or e.costs
+    if costs is None or e.workers < 4 * e.cores or not _cpu_bound(e) or not _waits_for_data(e):
+        return None
+    if costs.runq_share < 0.4:
+        return None
+    return Finding(
+        "too-many-workers",
+        Limit.OVERSUBSCRIPTION,
+        True,
+        0.8,
+        f"{e.workers} CPU-bound workers share {e.cores:g} cores: each waits {format_share(costs.runq_share)} of its "
+        "time for a core",
+    )
+
+
+def _neighbours(e: Evidence) -> Finding | None:
+    costs = e.costs
+    if costs is None or not _cpu_bound(e) or costs.runq_share < 0.2 or not _waits_for_data(e):
+        return None
+    others = e.other_cores
+    if others < 0.25 * e.cores or e.foreign_cores > 0.6 * others:
+        return None  # load from outside the job is a caveat about the measurement, not a finding about the job
+    return Finding(
+        "neighbours",
+        Limit.OVERSUBSCRIPTION,
+        False,
+        min(0.9, 0.4 + others / e.cores),
+        f"other processes of this job (a second loader, background threads) use {others:.1f} of {e.cores:g} cores; the "
+        f"workers wait {format_share(costs.runq_share)} of their time for a core",
+    )
+
+
+def _sampler(e: Evidence) -> Finding | None:
+    share = e.main_share(Stage.SAMPLER)
+    if share < 0.3 or e.alone is None:
+        return None
+    return Finding(
+        "sampler",
+        Limit.SAMPLER,
+        False,
+        min(0.95, share),
+        f"drawing indices takes {format_seconds(share * e.alone.cycle_s)} a batch in the main process, "
+        f"{format_share(share)} of the loader's time, while the workers wait",
+    )
+
+
+def _transport(e: Evidence) -> Finding | None:
+    alone, costs = e.alone, e.costs
+    if alone is None or e.workers < 1:
+        return None
+    share = e.main_share(Stage.TRANSPORT)
+    feeder = costs.feeder_share or 0.0 if costs else 0.0
+    loop_release = e.loop.release_share if e.loop else 0.0
+    in_main = share + loop_release
+    if max(share, feeder) < 0.3 and loop_release < 0.2:
+        return None
+    run = e.run.loader_alone()
+    size = run.batch_bytes if run else None
+    text = (
+        f"handing a batch ({format_count((size or 0) / 1e6)} MB) from worker to main process takes "
+        f"{format_seconds(share * alone.cycle_s)} of the main process"
+    )
+    if feeder >= 0.15:
+        text += f" and keeps the workers' queue threads busy {format_share(feeder)} of the time"
+    if loop_release >= 0.05:
+        text += f"; freeing the batch before takes {format_share(loop_release)} of the loop"
+    return Finding("transport", Limit.IPC, False, min(0.94, max(in_main, feeder)), text)
+
+
+def _pin_stage(e: Evidence) -> Finding | None:
+    """A thread between the DataLoader and the loop that copies, pins or moves batches one at a time."""
+    alone, costs = e.alone, e.costs
+    run = e.run.loader_alone() or e.run.loop()
+    if alone is None or run is None:
+        return None
+    pinned = bool(e.settings and e.settings.pin_memory)
+    wrapped = e.facts.inner_loaders > 0
+    threads = next((s for s in run.stacks if s.role == "thread"), None)
+    main = next((s for s in run.stacks if s.role == "main"), None)
+    if not (pinned or wrapped) or threads is None or main is None or not main.samples:
+        return None
+    if costs is not None and costs.idle_share < 0.3:
+        return None
+    busy = sum(threads.stages.get(s, 0) for s in (Stage.TRANSFER, Stage.READ, Stage.TRANSFORM, Stage.OTHER, Stage.STEP))
+    share = min(1.0, busy / main.samples)
+    if share < 0.4:
+        return None
+    where = next((f for f in threads.hottest if f.stage not in (Stage.WAIT, Stage.LOCK, Stage.TRANSPORT)), None)
+    place = f" ({where.function}, {where.file}:{where.line})" if where else ""
+    idle = f" while workers idle {format_share(costs.idle_share)} of the time" if costs else ""
+    return Finding(
+        "pin-thread",
+        Limit.HOST_TO_DEVICE,
+        False,
+        min(0.93, share),
+        f"one thread between the workers and the loop{place} is busy {format_share(share)} of the time{idle}: it "
+        "copies batches one after the other",
+    )
+
+
+def _bursts(e: Evidence) -> Finding | None:
+    """On average the loader keeps up, yet the loop waits: long pauses that the prefetched batches do not cover."""
+    loop, costs, step = e.loop, e.loop_costs, e.step
+    if loop is None or step is None or costs is None or e.workers < 1 or not _waits_for_data(e):
+        return None
+    # What the workers could deliver if none ever waited for its turn.
+    active = max(1, min(e.workers, costs.delivering))
+    per_batch = max(costs.running_s / active, costs.cpu_s / e.cores)
+    supply = loop.samples_per_batch / per_batch / step.samples_per_s.value
+    if supply < 1.12 or costs.idle_share < 0.12 or loop.wait_in_bursts < 0.4 or costs.service_spread < 2.5:
+        return None
+    ordered = e.settings is not None and e.settings.in_order and e.workers > 1 and e.facts.kind == "map"
+    depth = e.settings.depth if e.settings else 2
+    text = (
+        f"on average the workers could deliver {supply:.2f} times what the step takes, but the slowest batches take "
+        f"{format_count(costs.service_spread)} times the usual {format_seconds(costs.busy_s)}"
+    )
+    text += (
+        "; batches are handed over in order, so one slow batch holds up those that lie ready behind it"
+        if ordered
+        else f"; {depth} prefetched batches do not cover such a pause"
+    )
+    return Finding("tail-in-order" if ordered else "bursts", fetch_limit(e), True, 0.85, text)
+
+
+def _lock(e: Evidence) -> Finding | None:
+    costs = e.costs
+    if costs is None or e.workers < 2:
+        return None
+    share = costs.fetch_s.get(Stage.LOCK, 0.0) / costs.running_s
+    if share < 0.3:
+        return None
+    frame = costs.hottest.get(Stage.LOCK)
+    place = f" ({frame.function}, {frame.file}:{frame.line})" if frame else ""
+    return Finding(
+        "lock",
+        Limit.LOCK_CONTENTION,
+        False,
+        min(0.92, 0.4 + share),
+        f"workers spend {format_share(share)} of their time waiting for a lock{place}: {e.workers} workers read one at "
+        "a time",
+    )
+
+
+def _step_contention(e: Evidence) -> Finding | None:
+    """Step and workers share the cores: together they are slower than either alone."""
+    loop, alone, step, slower = e.loop, e.alone, e.step, e.interference
+    if loop is None or alone is None or step is None or slower is None or step.emulated:
+        return None
+    best = min(alone.samples_per_s.value, step.samples_per_s.value)
+    lost = 1 - loop.samples_per_s.value / best
+    if slower < 1.2 or lost < 0.2 or (step.cores or 0.0) < 0.5:
+        return None
+    return Finding(
+        "step-contention",
+        Limit.OVERSUBSCRIPTION,
+        False,
+        min(0.9, 0.5 + lost),
+        f"the step itself uses {step.cores or 0:.1f} of {e.cores:g} cores: with the loader running it takes "
+        f"{slower:.2f} times as long, and together they reach {format_share(1 - lost)} of the slower one's own rate",
+    )
+
+
+TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
+    _repeats,
+    _idle_workers,
+    _startup,
+    _no_workers,
+    _thread_pools,
+    _too_many_workers,
+    _sampler,
+    _pin_stage,
+    _transport,
+    _lock,
+    _bursts,
+    _neighbours,
+    _step_contention,
+)
+
+
+def _cpu_bound(e: Evidence) -> bool:
+    costs = e.loop_costs or e.costs
+    return costs is not None and costs.cpu_share > 0.5
+
+
+def _waits_for_data(e: Evidence) -> bool:
+    return (e.stall or 0.0) >= 0.08 or (e.ratio or 9.0) < 1.0
+
+
+SMALL_READ_BYTES = 64 * 1024
+"""Below this size a request's time is latency, above it transfer: 64 KiB take 0.3 ms at 200 MB/s, and no device that
+people train from seeks or answers faster than it transfers that."""
+
+
+def fetch_limit(e: Evidence) -> Limit:
+    """Return the limit that the workers' own work amounts to: storage, decode, transform, collate or a lock."""
+    costs = e.costs
+    if costs is None:
+        return Limit.DECODE
+    stage = costs.dominant()
+    if stage is Stage.COLLATE:
+        return Limit.COLLATE
+    blocked = costs.blocked_s
+    if stage is Stage.LOCK:
+        return Limit.LOCK_CONTENTION
+    if stage is Stage.READ or blocked > 0.6 * costs.running_s:
+        return storage_limit(e)
+    return Limit.DECODE if stage is Stage.DECODE else Limit.TRANSFORM
+
+
+def storage_limit(e: Evidence) -> Limit:
+    """Return bandwidth or latency: bandwidth where large requests queue for one link, latency otherwise."""
+    costs = e.costs
+    samples = max(1.0, e.alone.samples_per_batch if e.alone else e.loop.samples_per_batch if e.loop else 1.0)
+    nbytes = _bytes_per_sample(e, samples)
+    large = nbytes is not None and nbytes >= SMALL_READ_BYTES
+    if costs is None or not large:
+        return Limit.STORAGE_LATENCY
+    if e.scaling is not None:
+        return Limit.STORAGE_BANDWIDTH if e.scaling.saturated else Limit.STORAGE_LATENCY
+    # One setting only: large reads whose time no latency of a device explains.
+    blocked = costs.blocked_s / samples
+    return (
+        Limit.STORAGE_BANDWIDTH if nbytes is not None and nbytes / max(blocked, 1e-9) > 20e6 else Limit.STORAGE_LATENCY
+    )
+
+
+def _bytes_per_sample(e: Evidence, samples: float) -> float | None:
+    costs = e.costs
+    run = e.run.loader_alone() or e.run.loop()
+    read = costs.read_bytes / samples if costs is not None and costs.read_bytes else None
+    held = run.batch_bytes / samples if run is not None and run.batch_bytes else None
+    if read is not None and read > 1024:
+        return read
+    # Nothing came through read(2): mapped memory or a network client. The batch's own size has to do.
+    return held

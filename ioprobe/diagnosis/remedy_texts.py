@@ -1,0 +1,143 @@
+"""What to change for each cause and each limiting stage: code, action, and when the advice would be wrong."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ioprobe.run import Limit
+
+
+class RemedyText(NamedTuple):
+    """One piece of advice that is not a number of workers."""
+
+    code: str
+    action: str
+    wrong_when: str
+
+
+FOR_FINDING: dict[str, RemedyText] = {
+    "repeats": RemedyText(
+        "IO303",
+        "split the stream by worker (and by rank) inside __iter__, with torch.utils.data.get_worker_info()",
+        "the repetition is meant (each worker augments the same samples differently)",
+    ),
+    "idle-workers": RemedyText(
+        "IO301",
+        "write at least as many shards as workers times ranks (reshard), or resample shards",
+        "the measurement saw only the beginning of a stream whose later shards are spread better",
+    ),
+    "respawn": RemedyText(
+        "IO103",
+        "set persistent_workers=True, so that workers live on between epochs",
+        "epochs in training are much longer than those measured here, or the dataset must be rebuilt each epoch",
+    ),
+    "no-workers": RemedyText(
+        "IO102", "use worker processes: num_workers of at least 1", "the dataset cannot be used from another process"
+    ),
+    "thread-pools": RemedyText(
+        "IO107",
+        "give each worker one thread: OMP_NUM_THREADS=1, torch.set_num_threads(1), cv2.setNumThreads(0) in"
+        " worker_init_fn",
+        "the training host has at least num_workers times the threads in cores",
+    ),
+    "too-many-workers": RemedyText(
+        "IO101",
+        "use about as many workers as there are usable cores",
+        "the training host has more cores than the one measured",
+    ),
+    "sampler": RemedyText(
+        "IO108",
+        "make the sampler cheap: precompute (cumulative sums, an alias table, one permutation) and draw many indices"
+        " at once",
+        "the sampler's cost does not grow with the dataset and the real dataset is much smaller",
+    ),
+    "pin-thread": RemedyText(
+        "IO605",
+        "move fewer bytes per batch (uint8 until the device), pin once, or copy inside the workers",
+        "the thread does more than copying",
+    ),
+    "transport": RemedyText(
+        "IO604",
+        "send fewer bytes and objects from worker to main process: tensors instead of lists and strings, uint8 instead"
+        " of float32, smaller batches",
+        "the step would have to do the conversion on a device that has no time for it",
+    ),
+    "lock": RemedyText(
+        "IO606",
+        "open one handle per worker process (in worker_init_fn or on first use), without a lock that all workers share",
+        "the lock protects a device that can serve only one reader anyway",
+    ),
+    "bursts": RemedyText(
+        "IO104",
+        "prefetch deeper (prefetch_factor) or make the pauses smaller: smaller row groups, chunks or objects, read"
+        " ahead",
+        "memory does not allow it: each prefetched batch stays in shared memory",
+    ),
+    "tail-in-order": RemedyText(
+        "IO106",
+        "hand batches over as they come (in_order=False) and prefetch deeper, or cap and pre-process the slow samples",
+        "the order of samples must be reproducible",
+    ),
+    "neighbours": RemedyText(
+        "IO607",
+        "release or shrink what else runs in this job while training (validation workers, background threads)",
+        "the other load is not there in training",
+    ),
+    "step-contention": RemedyText(
+        "IO608",
+        "count the step's own threads against the cores: fewer intra-op threads, fewer workers, or pre-processed data",
+        "in training the step runs on an accelerator",
+    ),
+}
+
+FOR_LIMIT: dict[Limit, RemedyText] = {
+    Limit.DECODE: RemedyText(
+        "IO611",
+        "decode less or faster: store smaller images, decode at reduced scale, a faster decoder, plain tar instead of"
+        " .tar.gz, smaller chunks or row groups, or decode on the device",
+        "the training host has many more cores per accelerator",
+    ),
+    Limit.TRANSFORM: RemedyText(
+        "IO612",
+        "make the transform cheaper: whole arrays instead of Python loops, once per batch, offline, or on the device",
+        "the training host has many more cores per accelerator",
+    ),
+    Limit.COLLATE: RemedyText(
+        "IO613",
+        "collate whole rows: preallocate and copy, pad_sequence, bucket by length; no Python loop over elements",
+        "batches in training are much smaller",
+    ),
+    Limit.STORAGE_LATENCY: RemedyText(
+        "IO614",
+        "keep more requests in flight (more workers, threads or async reads inside a worker, read-ahead), or make fewer"
+        " and larger ones: pack samples into shards",
+        "the device serves one request at a time (a spinning disk): then only packing helps",
+    ),
+    Limit.STORAGE_BANDWIDTH: RemedyText(
+        "IO615",
+        "read fewer bytes per sample (uint8 or encoded instead of float32, compression), cache locally, or use faster"
+        " storage; more workers only queue for it",
+        "the link is shared with others only now",
+    ),
+    Limit.COMMUNICATION: RemedyText(
+        "IO620",
+        "change nothing in the loader; accumulate gradients, enlarge the batch, overlap or compress communication, or"
+        " use a faster interconnect",
+        "the wait for the other ranks comes from their loaders: look at every rank",
+    ),
+}
+
+FOR_FAILURE: dict[str, RemedyText] = {
+    "descriptors": RemedyText(
+        "IO207",
+        "copy what the loop keeps of a batch (or drop it), raise 'ulimit -n', or use"
+        " torch.multiprocessing.set_sharing_strategy('file_system')",
+        "",
+    ),
+    "shared-memory": RemedyText(
+        "IO202",
+        "enlarge /dev/shm (--shm-size, --ipc=host), or use fewer workers, a smaller prefetch_factor or uint8 batches",
+        "",
+    ),
+    "killed": RemedyText("IO201", "use fewer workers or a smaller prefetch_factor, or give the job more memory", ""),
+}

@@ -1,0 +1,216 @@
+"""From evidence to a verdict, its limiting stage and the sentence that carries it.
+
+Boundaries, in shares of the loop's wall time lost to the input side: below 10%
+it is not input-bound, above 20% highly so; between the two a loader that is
+within a third of the step is balanced. TensorFlow's profiler calls 5% and 20%
+moderately and highly input-bound.
+"""
+
+from __future__ import annotations
+
+from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.findings import LAYOUT_FINDINGS, Finding, fetch_limit, find_all
+from ioprobe.diagnosis.types import Verdict
+from ioprobe.run import Failure, Limit, Stage
+from ioprobe.stats import Estimate
+from ioprobe.units import format_count, format_rate, format_seconds, format_share
+
+LOW_STALL = 0.10
+HIGH_STALL = 0.20
+NEAR = 1.4
+"""Loader over step below which a loader that keeps up has no headroom to speak of."""
+_FEWEST_BATCHES = 12
+
+Decision = tuple[Verdict, Limit | None, str]
+
+
+def decide(evidence: Evidence) -> tuple[Verdict, Limit | None, str, list[Finding]]:
+    """Return verdict, limiting stage, evidence sentence and all findings, strongest first."""
+    findings = find_all(evidence)
+    verdict, limit, text = _decide(evidence, findings)
+    return verdict, limit, text, findings
+
+
+def _decide(e: Evidence, findings: list[Finding]) -> Decision:
+    broken = _from_failure(e)
+    if broken is not None:
+        return broken
+    layout = next((f for f in findings if f.strength >= LAYOUT_FINDINGS), None)
+    if layout is not None:
+        return Verdict.MISCONFIGURED, layout.limit, layout.text
+    if e.loop is None or e.step is None:
+        return _without_loop(e, findings)
+    if e.loop.n < _FEWEST_BATCHES and _could_be_either(e):
+        return (
+            Verdict.UNDECIDED,
+            None,
+            f"only {e.loop.n} steady batches were seen and the stall share lies between "
+            f"{format_share(e.loop.stall_share.low)} and {format_share(e.loop.stall_share.high)}",
+        )
+    return _from_loop(e, findings)
+
+
+def _could_be_either(e: Evidence) -> bool:
+    assert e.loop is not None
+    share = e.loop.stall_share
+    low, high = share.low + e.loop.release_share, share.high + e.loop.release_share
+    return low < LOW_STALL and high > HIGH_STALL
+
+
+def _from_loop(e: Evidence, findings: list[Finding]) -> Decision:
+    assert e.loop is not None
+    assert e.step is not None
+    stall, ratio = e.stall or 0.0, e.ratio
+    contention = next((f for f in findings if f.code == "step-contention"), None)
+    if contention is not None and stall < HIGH_STALL and (ratio is None or ratio < NEAR + 0.4):
+        return Verdict.BALANCED, contention.limit, contention.text
+    if stall < LOW_STALL:
+        if ratio is not None and ratio < NEAR and not _hidden_deficit(e):
+            return Verdict.BALANCED, None, _balanced(e)
+        if ratio is not None and ratio < 0.9:
+            return _bound_by_data(e, findings)
+        return _bound_by_step(e)
+    if _could_be_either(e) and e.loop.n < 40:
+        return (
+            Verdict.UNDECIDED,
+            None,
+            f"the stall share lies between {format_share(e.loop.stall_share.low)} and "
+            f"{format_share(e.loop.stall_share.high)} over {e.loop.n} batches",
+        )
+    misconfigured = next((f for f in findings if f.misconfigured), None)
+    if misconfigured is not None and (stall >= LOW_STALL or (ratio or 0) < 1):
+        stronger = next((f for f in findings if not f.misconfigured and f.strength > misconfigured.strength), None)
+        if stronger is None or misconfigured.code in ("idle-workers", "no-workers", "respawn"):
+            return Verdict.MISCONFIGURED, misconfigured.limit, misconfigured.text
+    if stall < HIGH_STALL and (ratio is None or 0.75 <= ratio <= NEAR):
+        return Verdict.BALANCED, None, _balanced(e)
+    return _bound_by_data(e, findings)
+
+
+def _hidden_deficit(e: Evidence) -> bool:
+    """Whether the loader alone is clearly slower than the step although the loop has not waited (yet)."""
+    return e.ratio is not None and e.ratio < 0.72
+
+
+def _bound_by_data(e: Evidence, findings: list[Finding]) -> Decision:
+    resource = next((f for f in findings if not f.misconfigured and f.code != "step-contention"), None)
+    if resource is not None:
+        return Verdict.DATA_BOUND, resource.limit, f"{resource.text}; {_rates(e)}"
+    limit = fetch_limit(e)
+    return Verdict.DATA_BOUND, limit, f"{worker_sentence(e, limit)}; {_rates(e)}"
+
+
+def _bound_by_step(e: Evidence) -> Decision:
+    assert e.step is not None
+    share = e.step.communication_share
+    if share is not None and share >= 0.4:
+        return (
+            Verdict.COMMUNICATION_BOUND,
+            Limit.COMMUNICATION,
+            f"{format_share(share)} of the step's {format_seconds(e.step.seconds)} is communication that no "
+            f"computation hides; {_rates(e)}",
+        )
+    text = _rates(e)
+    if e.step.pause_share > 0.1:
+        text += (
+            f"; {format_share(e.step.pause_share)} of the step's time are regular pauses inside the step (checkpoint, "
+            "logging), not data stalls"
+        )
+    return Verdict.COMPUTE_BOUND, Limit.STEP, text
+
+
+def _balanced(e: Evidence) -> str:
+    return f"loader and step are within a third of each other: {_rates(e)}"
+
+
+def _rates(e: Evidence) -> str:
+    parts = []
+    if e.alone is not None:
+        parts.append(f"the loader alone gives {format_rate(e.alone.samples_per_s.value)}")
+    if e.step is not None:
+        parts.append(f"the step takes {format_rate(e.step.samples_per_s.value)}")
+    if e.loop is not None:
+        parts.append(f"the loop waits {format_share(e.loop.stall_share.value)} of the time")
+    return ", ".join(parts)
+
+
+def worker_sentence(e: Evidence, limit: Limit) -> str:
+    """Return what the limiting stage costs, in the units that a person can check."""
+    costs = e.costs
+    seen = e.alone or e.loop
+    if costs is None or seen is None:
+        return f"{limit.value} limits the loader"
+    per = max(1.0, seen.samples_per_batch)
+    workers = f"{e.workers} worker{'s' if e.workers != 1 else ''}"
+    if limit in (Limit.STORAGE_LATENCY, Limit.STORAGE_BANDWIDTH):
+        text = (
+            f"a worker is blocked {format_seconds(costs.blocked_s / per)} a sample on reads "
+            f"({format_share(costs.blocked_share)} of its time)"
+        )
+        if e.scaling is not None:
+            more = "brings next to nothing" if e.scaling.saturated else "scales"
+            text += (
+                f"; going from {min(e.scaling.num_workers, e.workers)} to {max(e.scaling.num_workers, e.workers)} "
+                f"workers {more} ({format_count(e.scaling.ratio)}x)"
+            )
+        return f"{text}; {workers} keep {workers.split()[0]} requests in flight"
+    stage = {Limit.DECODE: Stage.DECODE, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
+    seconds = costs.collate_s if stage is Stage.COLLATE else costs.fetch_s.get(stage or Stage.DECODE, 0.0)
+    frame = costs.hottest.get(stage) if stage else None
+    place = f" ({frame.function}, {frame.file}:{frame.line})" if frame else ""
+    return (
+        f"{limit.value} takes {format_seconds(seconds / per)} a sample{place}, {format_share(costs.cpu_share)} of the "
+        f"worker's time is CPU, and {workers} share {e.cores:g} cores"
+    )
+
+
+def _without_loop(e: Evidence, findings: list[Finding]) -> Decision:
+    if e.failures:
+        first = e.failures[0]
+        return Verdict.UNDECIDED, None, f"{first.message}{' at ' + first.where if first.where else ''}"
+    if e.alone is None and e.step is None:
+        return Verdict.UNDECIDED, None, "nothing was measured"
+    if e.alone is None:
+        assert e.step is not None
+        return Verdict.UNDECIDED, None, f"the loader was not measured; the step takes {_rate(e.step.samples_per_s)}"
+    if e.step is None:
+        per_batch = e.alone.cycle_s
+        return (
+            Verdict.UNDECIDED,
+            None,
+            f"no step was given: the loader alone gives {_rate(e.alone.samples_per_s)} and keeps up with steps of "
+            f"{format_seconds(per_batch)} a batch or more",
+        )
+    ratio = e.ratio or 0.0
+    if ratio >= 1.5:
+        return _bound_by_step(e)
+    if ratio <= 0.7:
+        return _bound_by_data(e, findings)
+    return Verdict.BALANCED, None, _balanced(e)
+
+
+def _rate(estimate: Estimate) -> str:
+    return format_rate(estimate.value)
+
+
+_BROKEN: dict[str, tuple[Limit | None, str]] = {
+    "descriptors": (Limit.IPC, "file descriptors ran out: each tensor of a batch that is kept holds one"),
+    "shared-memory": (Limit.IPC, "the batches in flight do not fit into shared memory (/dev/shm)"),
+    "killed": (None, "a process of the loader was killed, most likely for memory"),
+}
+
+
+def _from_failure(e: Evidence) -> Decision | None:
+    for failure in e.failures:
+        known = _BROKEN.get(failure.kind)
+        if known is not None:
+            return Verdict.MISCONFIGURED, known[0], f"{known[1]}: {failure.message}"
+    loop = e.run.loop()
+    fatal = [f for f in e.failures if f.phase in ("loop", "loader", "step", "factory") and f.kind != "interrupted"]
+    if fatal and (e.loop is None or (loop is not None and loop.failure is not None)):
+        return Verdict.UNDECIDED, None, _sentence(fatal[0])
+    return None
+
+
+def _sentence(failure: Failure) -> str:
+    return failure.message + (f" ({failure.where})" if failure.where else "")
