@@ -65,6 +65,18 @@ def parse_seconds(text: str) -> float:
     return float(number) * _SECONDS[(unit or "s").lower()]
 
 
+def parse_bandwidth(text: str) -> float:
+    """Return a bandwidth [bytes/s] written as ``25GB/s``, ``800MB/s`` or ``2GiB/s``.
+
+    >>> parse_bandwidth("25 GB/s"), parse_bandwidth("2GiB/s"), parse_bandwidth("1e9")
+    (25000000000.0, 2147483648.0, 1000000000.0)
+    """
+    try:
+        return float(parse_bytes(text.strip().removesuffix("/s")))
+    except UsageError:
+        raise UsageError(f"cannot read bandwidth '{text}'", hint="write it like 25GB/s or 800MB/s") from None
+
+
 def format_count(value: float | None) -> str:
     """Return a number with three significant digits and thousands separators.
 
@@ -108,12 +120,12 @@ def format_bytes(value: float | None) -> str:
 def format_bandwidth(value: float | None) -> str:
     """Return a bandwidth in decimal units, as storage is sold.
 
-    >>> format_bandwidth(3.2e9), format_bandwidth(512e3)
-    ('3.20 GB/s', '512 kB/s')
+    >>> format_bandwidth(3.2e9), format_bandwidth(512e3), format_bandwidth(1.63e12)
+    ('3.20 GB/s', '512 kB/s', '1.63 TB/s')
     """
     if value is None:
         return NOT_MEASURED
-    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+    for scale, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if value >= scale:
             return f"{value / scale:.3g} {unit}" if value / scale >= 10 else f"{value / scale:.2f} {unit}"
     return f"{value:.0f} B/s"

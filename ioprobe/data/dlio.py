@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -173,4 +174,6 @@ _KINDS: dict[Any, str] = {str: "a word", float: "a number", int: "a whole number
 
 
 def _wrong(path: str, place: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"DLIO workload '{path}': {place} is {value!r}; expected {expected}", hint=f"mend {place}")
+    return ConfigError(
+        f"DLIO workload '{path}': {place} is {reprlib.repr(value)}; expected {expected}", hint=f"mend {place}"
+    )

@@ -131,38 +131,29 @@ def capacity(demand: Demand, supply: Supply, n: int) -> Capacity:
     return Capacity(n=n, hosts=hosts, wanted_samples_per_s=wanted, samples_per_s=min(limits.values()), limits=limits)
 
 
-def largest_fed(demand: Demand, supply: Supply, au: float, most: int = 1_000_000) -> int | None:
+def largest_fed(demand: Demand, supply: Supply, au: float) -> int | None:
     """Return the largest n that all resources feed at an accelerator utilisation, or None where none ends it.
-
-    A host may feed its own accelerators and the store not; hosts are added with
-    accelerators, so a host too weak for its own share feeds none beyond what
-    its cores carry.
 
     Args:
         demand: Of one accelerator.
-        supply: What there is.
+        supply: What there is; hosts are added as accelerators fill them.
         au: Share of the time in which the accelerators must compute [fraction].
-        most: Beyond it, nothing that is known ends it.
     """
-    if capacity(demand, supply, most).au >= au:
+    one, full = capacity(demand, supply, 1).limits, supply.accelerators_per_host
+    wanted = au * demand.samples_per_s
+    shared = min((rate for name, rate in one.items() if name.startswith("storage")), default=math.inf) / wanted
+    a_host = min((one[name] for name in ("cpu", "network") if name in one), default=math.inf) / wanted
+    most = shared
+    if a_host < full:
+        # Each host is short by the same amount; so many hosts carry one that is not yet full.
+        hosts = math.ceil(full / (full - a_host)) - 1
+        most = min(most, hosts * a_host)
+    if math.isinf(most):
         return None
-    low, high = 0, most  # fed at low (nothing to feed), not fed at high
-    shared = [
-        limit / (au * demand.samples_per_s)
-        for name, limit in capacity(demand, supply, 1).limits.items()
-        if name.startswith("storage")
-    ]
-    high = min([high, *(math.floor(s * (1 + 1e-12)) + 1 for s in shared)])
-    # Within hosts the utilisation falls with every accelerator until a new host comes: look at each filling.
-    full = supply.accelerators_per_host
-    if capacity(demand, supply, full).au < au:
-        high = min(high, full)
-    for n in range(high - 1, low, -1):
-        if capacity(demand, supply, n).au >= au * (1 - 1e-12):
-            return n
-        if high - n > 2 * full:
-            break
-    return 0
+    n = math.floor(most * (1 + 1e-12))
+    while n > 0 and capacity(demand, supply, n).au < au * (1 - 1e-9):
+        n -= 1
+    return n
 
 
 def metrics(demand: Demand, supply: Supply, work: Work, point: Capacity) -> dict[str, float]:
