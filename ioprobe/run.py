@@ -13,6 +13,7 @@ start on the monotonic clock.
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -560,6 +561,11 @@ class Run(msgspec.Struct, kw_only=True):
         """Return the loader drained alone, measured for a purpose."""
         found = [m for m in self.loaders if not m.coupled and m.purpose == purpose]
         return found[-1] if found else None
+
+
+def now_utc() -> str:
+    """Return the time for ``created_at``: UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def dumps(run: Run) -> bytes:

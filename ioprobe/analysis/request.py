@@ -24,6 +24,8 @@ class Request:
     """Factory of the step."""
     step_s: float | None = None
     """Emulated step [s]; excludes ``step``."""
+    step_s_per_sample: float | None = None
+    """Emulated step in proportion to the batch size [s]; excludes the other two."""
     step_source: str = ""
     """Where an emulated step's time comes from."""
     seconds: float = DEFAULT_SECONDS
@@ -49,8 +51,8 @@ class Request:
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise UsageError(f"--seconds is {self.seconds:g}; it must be positive")
-        if self.step is not None and self.step_s is not None:
-            raise UsageError("--step and an emulated step exclude each other", hint="give one of them")
+        if sum(x is not None for x in (self.step, self.step_s, self.step_s_per_sample)) > 1:
+            raise UsageError("a real and an emulated step exclude each other", hint="give one of them")
         if self.step_s is not None and not 0 <= self.step_s < 3600:
             raise UsageError(f"the emulated step is {self.step_s:g} s; expected 0 to 3600 s")
         if self.batch_samples is not None and self.batch_samples < 1:
@@ -59,4 +61,4 @@ class Request:
     @property
     def has_step(self) -> bool:
         """Whether there is a step to couple the loader with."""
-        return self.step is not None or self.step_s is not None
+        return any(x is not None for x in (self.step, self.step_s, self.step_s_per_sample))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any
 
 from ioprobe import __version__
@@ -16,7 +15,7 @@ from ioprobe.probe import protocol
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
 from ioprobe.probe.target import is_factory
-from ioprobe.run import Caveat, Failure, LoaderRun, Run, Workload
+from ioprobe.run import Caveat, Failure, LoaderRun, Run, Workload, now_utc
 
 Progress = Callable[[str, float, float], None]
 
@@ -42,7 +41,7 @@ def analyze(request: Request, *, progress: Progress | None = None) -> Run:
     """
     run = Run(
         kind=request.kind,
-        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created_at=now_utc(),
         version=__version__,
         host=measure_host(with_torch=True),
         workload=Workload(
@@ -96,6 +95,7 @@ class _Session:
                 target=request.target,
                 step=request.step,
                 step_s=request.step_s,
+                step_s_per_sample=request.step_s_per_sample,
                 step_source=request.step or request.step_source,
                 loader_options=request.loader_options,
                 batch_samples=request.batch_samples,

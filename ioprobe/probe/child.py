@@ -123,16 +123,25 @@ class Child:
             self._factory = _builtin(command.target)
             self._loader = self._factory(**self._options)
         self._facts = loader_facts(self._loader)
-        if command.step_s is not None:
+        step_s = command.step_s
+        if command.step_s_per_sample is not None:
+            step_s = command.step_s_per_sample * self._samples_per_batch()
+        if step_s is not None:
             from ioprobe.probe.step import EmulatedStep
 
-            self._step = EmulatedStep(command.step_s)
+            self._step = EmulatedStep(step_s)
         elif command.step is not None:
             from ioprobe.probe.step_target import load_step
 
             self._step = load_step(command.step)
         self._step_source = command.step_source or command.step or ""
         self.send("loaded", data=self._facts)
+
+    def _samples_per_batch(self) -> int:
+        size = self._batch_samples or (self._facts.settings.batch_size if self._facts.settings else None)
+        if size is None:
+            raise UsageError("the loader does not tell its batch size", hint="pass --batch-samples")
+        return int(size)
 
     def _loader_at(self, changes: dict[str, Any]) -> tuple[Any, Any]:
         """Return the loader at other settings, and its settings."""

@@ -16,6 +16,8 @@ class Load(msgspec.Struct, tag="load", frozen=True, kw_only=True):
     """Factory of the step; None where it is emulated or not wanted."""
     step_s: float | None = None
     """Emulated step: a constant sleep [s]."""
+    step_s_per_sample: float | None = None
+    """Emulated step: a sleep in proportion to the loader's batch size [s]."""
     step_source: str = ""
     loader_options: dict[str, Any] = {}
     """Keywords for the factory, or settings of the built-in loader."""

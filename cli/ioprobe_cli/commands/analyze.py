@@ -1,0 +1,86 @@
+"""``ioprobe analyze [TARGET]``: the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ioprobe_cli.output import format_option, output_folder_option, quiet_option
+from ioprobe_cli.target_options import loader_options, measure_options, step_options
+
+
+@click.command()
+@click.argument("target", required=False)
+@step_options
+@loader_options
+@measure_options
+@click.option("--no-verify", is_flag=True, help="Do not run the recommended setting.")
+@click.option("--no-storage", is_flag=True, help="Do not measure the dataset's storage.")
+@format_option()
+@output_folder_option()
+@quiet_option()
+def command(
+    target: str | None,
+    step: str | None,
+    step_ms: float | None,
+    workload: str | None,
+    accelerator: str | None,
+    num_workers: int | None,
+    prefetch_factor: int | None,
+    batch_size: int | None,
+    sets: tuple[str, ...],
+    seconds: float,
+    hang_s: float,
+    batch_samples: int | None,
+    unit: str,
+    tokens_per_sample: int | None,
+    no_verify: bool,
+    no_storage: bool,
+    format_: str,
+    output: Path | None,
+    quiet: bool,
+) -> int:
+    """Measure loader, step, storage and the loop they form; name the lowest rung; verify the advice.
+
+    TARGET is a dataset URL ('data/train-{000..127}.tar', 's3://...'), or a factory of a DataLoader
+    ('train.py:make_loader', 'package.module:make_loader'). Without one, a small dataset is synthesized and an
+    accelerator emulated, so that it runs anywhere.
+
+    \b
+    ioprobe analyze
+    ioprobe analyze train.py:make_loader --step train.py:make_step
+    ioprobe analyze 'data/train-{000..127}.tar' --workload resnet50 --accelerator h100
+    """
+    from ioprobe.analysis import Request
+    from ioprobe.run import now_utc
+    from ioprobe_cli.measuring import analyze_and_report
+    from ioprobe_cli.output import new_run_folder
+    from ioprobe_cli.target_options import command_line, loader_keywords, step_of
+
+    step_fields = step_of(step, step_ms, workload, accelerator)
+    keywords = {}
+    if target is not None:
+        keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets)
+    # Options are read before anything is written.
+    request = Request(
+        target=target or "",
+        command=command_line(),
+        seconds=seconds,
+        loader_options=keywords,
+        batch_samples=batch_samples,
+        unit=unit,
+        tokens_per_sample=tokens_per_sample,
+        verify=not no_verify,
+        storage=not no_storage,
+        hang_s=hang_s,
+        **step_fields,
+    )
+    folder = new_run_folder("analyze", now_utc(), output)
+    if target is None:
+        from ioprobe_cli.demo import demo_request
+
+        request = demo_request(request, folder, num_workers, prefetch_factor, batch_size, quiet=quiet)
+    from dataclasses import replace
+
+    return analyze_and_report(replace(request, folder=folder), folder, format_, quiet=quiet)

@@ -1,0 +1,63 @@
+"""``ioprobe loader TARGET``: one rung alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ioprobe_cli.output import format_option, output_folder_option, quiet_option
+from ioprobe_cli.target_options import loader_options, measure_options
+
+
+@click.command()
+@click.argument("target")
+@loader_options
+@measure_options
+@format_option()
+@output_folder_option()
+@quiet_option()
+def command(
+    target: str,
+    num_workers: int | None,
+    prefetch_factor: int | None,
+    batch_size: int | None,
+    sets: tuple[str, ...],
+    seconds: float,
+    hang_s: float,
+    batch_samples: int | None,
+    unit: str,
+    tokens_per_sample: int | None,
+    format_: str,
+    output: Path | None,
+    quiet: bool,
+) -> int:
+    """Drain the loader alone: samples/s, time per stage inside the workers, first batch, epoch edges.
+
+    \b
+    ioprobe loader train.py:make_loader --num-workers 8
+    ioprobe loader 'data/train-{000..127}.tar' --seconds 20
+    """
+    from ioprobe.analysis import Request
+    from ioprobe.run import now_utc
+    from ioprobe_cli.measuring import analyze_and_report
+    from ioprobe_cli.output import new_run_folder
+    from ioprobe_cli.target_options import command_line, loader_keywords
+
+    request = Request(
+        target=target,
+        kind="loader",
+        command=command_line(),
+        seconds=seconds,
+        loader_options=loader_keywords(target, num_workers, prefetch_factor, batch_size, sets),
+        batch_samples=batch_samples,
+        unit=unit,
+        tokens_per_sample=tokens_per_sample,
+        hang_s=hang_s,
+        storage=False,
+        phases=("loader",),
+    )
+    from dataclasses import replace
+
+    folder = new_run_folder("loader", now_utc(), output)
+    return analyze_and_report(replace(request, folder=folder), folder, format_, quiet=quiet)

@@ -1,0 +1,91 @@
+"""Run an analysis, save its run file and page, print the report, choose the exit code."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_PASSED
+
+if TYPE_CHECKING:
+    from ioprobe.analysis import Request
+    from ioprobe.diagnosis.types import Report
+    from ioprobe.run import Run
+
+
+@contextmanager
+def endings_interrupt() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl-C: stop measuring, keep what there is, clean up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def analyze_and_report(request: Request, folder: Path, format_: str, *, quiet: bool) -> int:
+    """Measure, save ``run.json`` and ``report.html`` under folder, print; returns the exit code."""
+    from ioprobe.analysis import analyze, report_from_run
+    from ioprobe_cli.output import emit
+    from ioprobe_cli.progress import progress
+
+    with endings_interrupt(), progress(quiet=quiet) as show:
+        run = analyze(request, progress=show)
+        show("diagnosing", 0.0, 0.0)
+        paths = save(run, folder)
+        report = report_from_run(run, run_path=str(paths[0]), page_path=str(paths[1]))
+        save_page(report, paths[1])
+    emit(report, format_)
+    return exit_code(run)
+
+
+def save(run: Run, folder: Path) -> tuple[Path, Path]:
+    """Write the run file; returns its path and the page's."""
+    from ioprobe.run import dumps, write_atomic
+
+    path, page = folder / "run.json", folder / "report.html"
+    write_atomic(path, dumps(run))
+    log = folder / "target.log"
+    if log.exists() and not log.stat().st_size:
+        log.unlink()
+    return path, page
+
+
+def save_page(report: Report, page: Path) -> None:
+    """Write the HTML page beside the run file."""
+    from ioprobe.report import html
+    from ioprobe.run import write_atomic
+
+    write_atomic(page, html.render(report).encode())
+
+
+def exit_code(run: Run) -> int:
+    """Return 130 after an interrupt, 2 where something broke and no verdict stands, else 0; says what broke."""
+    if any(f.kind == "interrupted" for f in run.failures):
+        click.echo("Interrupted: what was measured so far is kept in the run file.", err=True)
+        return EXIT_INTERRUPTED
+    from ioprobe.diagnosis.evidence import gather
+    from ioprobe.diagnosis.types import Verdict
+    from ioprobe.diagnosis.verdict import decide
+
+    evidence = gather(run)
+    verdict, _, _, _ = decide(evidence)
+    if verdict is not Verdict.UNDECIDED or not evidence.failures:
+        return EXIT_PASSED
+    failure = evidence.failures[0]
+    place = f" ({failure.where})" if failure.where and failure.where not in failure.message else ""
+    click.echo(f"Error: the {failure.phase} failed: {failure.message}{place}", err=True)
+    if failure.hint:
+        click.echo(f"Hint: {failure.hint}", err=True)
+    return EXIT_NO_VERDICT
