@@ -9,7 +9,8 @@ import msgspec
 
 from ioprobe import __version__
 from ioprobe.data.dlio import load_workload
-from ioprobe.diagnosis.plan import OPTION, Basis, make_plan, published_basis, run_basis
+from ioprobe.diagnosis.plan import make_plan
+from ioprobe.diagnosis.plan_basis import OPTION, Basis, published_basis, run_basis
 from ioprobe.diagnosis.types import Plan
 from ioprobe.errors import UsageError
 from ioprobe.model.plan import Demand, Prices, Supply, Work

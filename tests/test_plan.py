@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from ioprobe.diagnosis.plan import published_basis, run_basis
+from ioprobe.diagnosis.plan_basis import published_basis, run_basis
 from ioprobe.errors import UsageError
 from ioprobe.model.plan import (
     Demand,
