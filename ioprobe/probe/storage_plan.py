@@ -49,7 +49,8 @@ class Plan:
     pattern: str
     groups: list[list[Item]]
     """One group a shard (or row-group set, or file); each shuffled to a worker as a whole."""
-    paths: list[str]
+    files: list[tuple[str, int]]
+    """Path and size [bytes] of each file that holds data."""
     file_bytes: int
     """Size of all files [bytes]."""
     planned_bytes: int
@@ -63,6 +64,11 @@ class Plan:
     """Listing the files and their sizes [s]."""
     sample_bytes: int | None = None
     caveats: list[Caveat] = field(default_factory=list)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the files that hold data."""
+        return [path for path, _ in self.files]
 
     def shares(self, workers: int, seed: int) -> list[list[Item]]:
         """Deal the groups, shuffled by the seed, to at most workers non-empty shares."""
@@ -165,7 +171,7 @@ def plan_dataset(
         url=url,
         pattern=kind,
         groups=[],
-        paths=[path for path, _ in full],
+        files=full,
         file_bytes=sum(size for _, size in full),
         planned_bytes=0,
         samples=samples,
@@ -188,8 +194,7 @@ def members_of(plan: Plan, seed: int) -> Plan | None:
     """Return single samples at random out of a shard plan, or None where their size is not known."""
     if plan.pattern != "shards" or not plan.sample_bytes:
         return None
-    full = [(path, os.stat(path).st_size) for path in plan.paths]  # noqa: PTH116
-    return random_reads(replace(plan, caveats=[]), full, plan.sample_bytes, "members", seed)
+    return random_reads(replace(plan, caveats=[]), plan.files, plan.sample_bytes, "members", seed)
 
 
 def _listing_caveats(

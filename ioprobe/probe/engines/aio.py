@@ -139,7 +139,9 @@ def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str
         offset_of[slot * 8 + 5], queue[slot], since[slot] = coming[slot], address[slot], now
     at = ready
     ops = recorded = flying = 0
-    kept, single, next_ns = False, True, tally.next_ns
+    kept, single, next_ns = task.keep_ns <= task.at_ns, True, tally.next_ns
+    if kept:
+        usage.start(0)
     spent, looked = cpu_clock(), now
     while True:
         flying += ready

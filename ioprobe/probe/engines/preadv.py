@@ -84,7 +84,9 @@ class _Stream:
         latencies = array.array("q")
         add = latencies.append
         folded = 0  # operations whose latencies are no longer raw
-        kept = False
+        kept = task.keep_ns <= task.at_ns
+        if kept and self.number == 0:
+            self.usage.start(0)
         next_ns = tally.next_ns
         limit = RAW_LIMIT // task.depth
         going = True

@@ -215,7 +215,9 @@ class _Loop:
         sleep_until(task.at_ns)
         tail, head = words[sq_tail], words[cq_head]
         ops = recorded = flying = loops = 0
-        kept = False
+        kept = task.keep_ns <= task.at_ns
+        if kept:
+            self.usage.start(0)
         single = True  # one by one: the device starts on the first while the next is prepared
         now = clock()
         ready = min(task.depth, total)
