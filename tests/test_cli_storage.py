@@ -182,7 +182,7 @@ def test_the_table_shows_figures_caveats_and_failures_exactly() -> None:
         "",
         " what                       samples/s   reads/s   bandwidth      p50      p99   cache",
         " " + "─" * 85,
-        " random 4.0 KiB x8 direct           -    10,000   41.0 MB/s   400 us   900 us   direct",
+        " random 4.0 KiB x8 direct           -    10,000     41 MB/s   400 us   900 us   direct",
         "",
         "  random 4.0 KiB x8 direct: io_uring engine; 1 × 8 in flight; own ceiling here 500,000 reads/s; "
         "slowest 5.00 ms; 2.00 s measured.",

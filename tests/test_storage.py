@@ -48,7 +48,7 @@ def on_disk(tmp_path: Path) -> None:
 
 
 def test_shards_are_read_cold_then_warm_then_by_single_samples(shards: str, on_disk: None) -> None:
-    jobs = measure_dataset(shards, seconds=0.6, concurrency=2)
+    jobs = measure_dataset(shards, seconds=0.6, concurrency=2, samples_per_shard=SAMPLES)
     assert [(j.pattern, j.cache_state) for j in jobs] == [("shards", "cold"), ("shards", "warm"), ("members", "cold")]
     cold, warm, members = jobs
     assert cold.resident_before == 0.0
