@@ -91,7 +91,7 @@ class LongTailLatency(Samples):
     """Latency with a heavy tail: in-order delivery waits for the slowest."""
 
     def __getitem__(self, i: int) -> Any:
-        time.sleep(min(lognormal(i % 320, 0.003, 1.4), 0.25))
+        time.sleep(min(lognormal(i % 328, 0.003, 1.4), 0.25))
         return torch.full((256,), 1.0), i % 10
 
 
@@ -105,10 +105,10 @@ class SlowWorker(Samples):
 
 
 class Bursts(Samples):
-    """Every 480th sample (one batch in 30) waits 60 ms: an index to read, a token to renew."""
+    """Every 496th sample (one batch in 31) waits 60 ms: an index to read, a token to renew."""
 
     def __getitem__(self, i: int) -> Any:
-        time.sleep(0.060 if i % 480 == 0 else 0.0006)
+        time.sleep(0.060 if i % 496 == 0 else 0.0006)
         burn(0.15)
         return torch.full((256,), 1.0), i % 10
 
@@ -130,7 +130,7 @@ class LongTailCpu(Samples):
     """CPU work with a heavy tail."""
 
     def __getitem__(self, i: int) -> Any:
-        burn(min(lognormal(i % 320, 1.5, 1.3), 100.0))
+        burn(min(lognormal(i % 328, 1.5, 1.3), 100.0))
         return torch.full((256,), 1.0), i % 10
 
 
@@ -356,12 +356,12 @@ def _make_parquet() -> None:
 def _all() -> dict[str, Workload]:
     found = [
         Workload("latency", Latency, 16, 16),
-        Workload("long-tail-latency", LongTailLatency, 8, 8, cycle=40),
+        Workload("long-tail-latency", LongTailLatency, 8, 8, cycle=41),
         Workload("slow-worker", SlowWorker, 16, 16),
-        Workload("bursts", Bursts, 16, 16, cycle=30),
+        Workload("bursts", Bursts, 16, 16, cycle=31),
         Workload("jpeg", Jpeg, 16, 16, cycle=16),
         Workload("jpeg-and-latency", lambda: Jpeg(0.004), 8, 8, cycle=32),
-        Workload("long-tail-cpu", LongTailCpu, 8, 8, cycle=40),
+        Workload("long-tail-cpu", LongTailCpu, 8, 8, cycle=41),
         Workload("tokens-gil", Tokens, 32, 32, cycle=4),
         Workload("big-tensors", BigTensors, 8, 8),
         Workload("heavy-collate", Ragged, 32, 32, pad_and_derive, cycle=32),

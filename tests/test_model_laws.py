@@ -108,13 +108,13 @@ def test_scaling_every_time_scales_the_trace(system: System, factor: float) -> N
 def test_little_s_law_holds_for_batches_in_flight(system: System) -> None:
     """Mean batches between being sent and delivered = rate x mean time between them."""
     log_trace = simulate(system, 80, record=True)
-    order = [e for e in log_trace.order if e[0] in ("send", "deliver")]
-    delivered = [task for kind, _, task in order if kind == "deliver"]
+    order = [e for e in log_trace.order if e.kind in ("send", "deliver")]
+    delivered = [e.task for e in order if e.kind == "deliver"]
     assert delivered == log_trace.index.tolist()
     depth = system.num_workers * system.prefetch_factor
     level = 0
-    for kind, _, _ in order:
-        level += 1 if kind == "send" else -1
+    for event in order:
+        level += 1 if event.kind == "send" else -1
         assert 0 <= level <= depth + 1
     # Kept full by design: each delivery sends one more, so the level is the depth; by Little's law the
     # mean time in flight is depth / rate.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ioprobe.model.simulate import System, simulate
+from ioprobe.model.simulate import Event, System, simulate
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
@@ -112,8 +112,8 @@ class ScriptedStream(IterableDataset[Any]):
 ROWS = tuple((0.0, t * MS, 0.0) for t in (31.0, 7.0, 12.0, 53.0, 3.0, 19.0, 41.0, 5.0, 23.0, 2.0, 29.0, 11.0, 17.0))
 
 
-def owners(order: tuple[tuple[str, int, int], ...]) -> dict[int, int]:
-    return {task: worker for kind, worker, task in order if kind == "send"}
+def owners(order: tuple[Event, ...]) -> dict[int, int]:
+    return {e.task: e.worker for e in order if e.kind == "send"}
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -124,7 +124,7 @@ def test_tasks_go_to_the_same_workers_and_batches_come_in_the_same_order_as_in_p
     count = 40
     given = System(workers, (ROWS,), prefetch_factor=prefetch, in_order=in_order, batches_per_epoch=count)
     trace = simulate(given, count, record=True)
-    made = [task for kind, _, task in trace.order if kind == "made"]
+    made = [e.task for e in trace.order if e.kind == "made"]
     turnstile = Turnstile(multiprocessing.get_context("fork"))
     dataset = Scripted({task: rank for rank, task in enumerate(made)}, turnstile, count)
     loader = DataLoader(
@@ -150,7 +150,7 @@ def test_uneven_shards_come_in_the_same_order_as_in_pytorch(counts: tuple[int, .
     place: dict[int, tuple[int, int]] = {}
     ranks: dict[tuple[int, int], int] = {}
     done = [0] * workers
-    for _, _, task in (e for e in trace.order if e[0] == "made"):
+    for task in [e.task for e in trace.order if e.kind == "made"]:
         worker = owner[task]
         place[task] = (worker, done[worker])
         ranks[worker, done[worker]] = len(ranks)

@@ -17,6 +17,8 @@ from ioprobe.stats import Estimate, ratio
 LEAST_BATCHES = 8
 BOOKKEEPING_S = 60e-6
 """CPU of ``next(loader)`` itself: task tables, sending one task. It only splits a sum that is measured."""
+BUSY_CORES = 1.3
+"""Cores in use below which neighbours cannot slow each other's computing."""
 QUEUE_THREADS_S = 3e-3
 QUEUE_THREADS_PER_TENSOR_S = 0.6e-3
 """CPU that a worker's queue threads may take per batch before further threads are suspected."""
@@ -56,7 +58,7 @@ def slow_step_s(profile: Profile) -> float | None:
     """
     if not profile.adaptable or profile.current.num_workers < 2 or profile.seen_alone:
         return None
-    return 1.25 * (profile.service_cpu_s + profile.service_blocked_s)
+    return 1.25 * profile.batch_wall_s
 
 
 def _source(run: Run, use_loop: bool) -> LoaderRun:
@@ -187,6 +189,7 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
         threads_cpu_s=threads,
         main=_main_costs(source, rows, run.loaders),
         startup=replace(base.startup, first_extra_s=rows.first_extra_s),
+        batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
     )
     if with_others is not None:
@@ -194,7 +197,7 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
     drained = not source.coupled
     step = np.asarray(source.main.step_s, dtype=np.float64)[_steady(source) :]
     here = profile.current.at(step_s=0.0 if drained or not step.size else float(step.mean()))
-    suspect = _suspect(profile, source, rows, with_others)
+    suspect = _suspect(profile, source, rows, with_others) if _loader_binds(source) else None
     if suspect is not None:
         profile = fit_serial(profile, here, suspect, with_others.blocked_alone_s if with_others else None)
     return fit_correction(profile, here)
@@ -216,8 +219,9 @@ def _with_contention(profile: Profile, rows: Rows, source: LoaderRun, found: Com
     cores = profile.cores
     if cores <= 1 or not 1.02 < found.cpu_growth < 3.0:
         return profile
-    load = source.load.own_cores if source.load is not None else 1.0 + float(rows.crowd.mean())
-    busy = min(max(load, 1.5), cores)
+    busy = min(source.load.own_cores if source.load is not None else 1.0 + float(rows.crowd.mean()), cores)
+    if busy < BUSY_CORES:
+        return profile
     growth = found.cpu_growth
     slowdown = (growth - 1) * (cores - 1) / (busy - 1)
     return replace(
@@ -229,6 +233,15 @@ def _with_contention(profile: Profile, rows: Rows, source: LoaderRun, found: Com
         feed_cpu_s=profile.feed_cpu_s / growth,
         threads_cpu_s=profile.threads_cpu_s / growth,
     )
+
+
+def _loader_binds(source: LoaderRun) -> bool:
+    """Whether the measured rate is the loader's, not the step's."""
+    main, skip = source.main, _steady(source)
+    if not source.coupled or not main.step_s:
+        return True
+    waited, stepped = sum(main.wait_s[skip:]), sum(main.step_s[skip:])
+    return waited > 0.15 * (waited + stepped)
 
 
 def _suspect(profile: Profile, source: LoaderRun, rows: Rows, found: Company | None) -> Serial | None:

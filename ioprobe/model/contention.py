@@ -37,25 +37,31 @@ def company(crowded: Rows, others: list[Rows]) -> Company | None:
         crowded: The measurement to explain.
         others: Further measurements of the same loader; a slow step leaves workers mostly alone.
     """
-    together = crowded.only(np.flatnonzero(crowded.crowd > 2 * ALONE))
-    if together.size < LEAST_PAIRS:
-        return None
     best: Company | None = None
-    for rows in [crowded, *others]:
-        alone = rows.only(np.flatnonzero(rows.crowd < ALONE))
-        found = _compare(together, alone)
+    for rows in others:
+        found = _same_batches(crowded, rows) or _same_means(crowded, rows)
         if found is not None and (best is None or found.pairs > best.pairs):
             best = found
     return best
 
 
-def _compare(together: Rows, alone: Rows) -> Company | None:
-    if alone.size < LEAST_PAIRS:
+def _same_batches(crowded: Rows, other: Rows) -> Company | None:
+    """Compare pairs of one batch. Within one measurement nothing is compared: long batches have more company."""
+    together = crowded.only(np.flatnonzero((crowded.crowd > 2 * ALONE) & (crowded.index >= 0)))
+    alone = other.only(np.flatnonzero((other.crowd < ALONE) & (other.index >= 0)))
+    _, mine, theirs = np.intersect1d(together.index, alone.index, return_indices=True)
+    return _compare(together.only(mine), alone.only(theirs))
+
+
+def _same_means(crowded: Rows, other: Rows) -> Company | None:
+    if crowded.crowd.mean() < 2 * ALONE or other.crowd.mean() > ALONE:
         return None
-    if (together.index >= 0).all() and (alone.index >= 0).all():
-        _, mine, theirs = np.intersect1d(together.index, alone.index, return_indices=True)
-        if mine.size >= LEAST_PAIRS:
-            together, alone = together.only(mine), alone.only(theirs)
+    return _compare(crowded, other)
+
+
+def _compare(together: Rows, alone: Rows) -> Company | None:
+    if min(alone.size, together.size) < LEAST_PAIRS:
+        return None
     cpu, blocked = float(alone.cpu_s.mean()), float(alone.blocked_s.mean())
     return Company(
         cpu_growth=_middle_ratio(together.cpu_s, alone.cpu_s),

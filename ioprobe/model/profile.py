@@ -176,6 +176,8 @@ class Profile:
     """Throughput at ``current`` [samples/s], 95% interval."""
     correction: float = 1.0
     """Factor on the workers' times with which the replay reproduces ``current``."""
+    batch_wall_s: float = 0.0
+    """Mean time for which a worker was at a batch when it was measured [s]."""
     seen_alone: bool = False
     """Whether batches made with and without company were compared: then locks and contention are told apart."""
     n: int = 0

@@ -22,7 +22,7 @@ class Rows:
 
     worker: Ints
     index: Ints
-    """Task number; -1 where it does not identify the data."""
+    """Task number; -1 where the same number need not be the same data."""
     start_s: Floats
     put_s: Floats
     fetch_cpu_s: Floats
@@ -82,9 +82,9 @@ def rows_of(source: LoaderRun) -> Rows | None:
     worker = np.asarray(table.worker, dtype=np.int64)
     start, put = _column(table.start_s, n), _column(table.put_s, n)
     index = np.asarray(table.index if len(table.index) == n else [-1] * n, dtype=np.int64)
+    # With a shuffling sampler, or an iterable, the same number is not the same data.
+    fixed = source.settings is not None and source.settings.shuffle is False
     known = bool((index >= 0).all()) and np.unique(index).size == n
-    if not known:
-        index = np.full(n, -1)
     fetch_cpu, collate_cpu = _column(table.fetch_cpu_s, n), _column(table.collate_cpu_s, n)
     fetch, collate = _column(table.fetch_wall_s, n), _column(table.collate_wall_s, n)
     first = _first_of_workers(worker, start)
@@ -96,7 +96,7 @@ def rows_of(source: LoaderRun) -> Rows | None:
         kept, extra = order, 0.0
     full = Rows(
         worker=worker,
-        index=index,
+        index=index if known and fixed else np.full(n, -1),
         start_s=start,
         put_s=put,
         fetch_cpu_s=fetch_cpu,

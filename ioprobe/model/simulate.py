@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,6 +72,16 @@ class System:
     """False where the main process computes itself and so has no precedence."""
 
 
+class Event(NamedTuple):
+    """Something that happened in a replay."""
+
+    at_s: float
+    kind: str
+    """``send`` (a task goes out), ``start``, ``made`` (handed over) or ``deliver`` (to the loop; worker -1)."""
+    worker: int
+    task: int
+
+
 @dataclass(frozen=True)
 class Trace:
     """What the loop saw: one row per batch, shape (batches,), times since the start [s]."""
@@ -87,8 +97,8 @@ class Trace:
     """Largest number of finished batches that were not yet delivered."""
     cpu_s: float
     """CPU time that all threads used."""
-    order: tuple[tuple[str, int, int], ...] = ()
-    """(event, worker, task) in order of time, when asked for: ``send``, ``start``, ``made``, ``deliver``."""
+    order: tuple[Event, ...] = ()
+    """All events in order of time, when asked for."""
 
     @property
     def wait_s(self) -> Floats:
@@ -159,7 +169,7 @@ class _Engine:
     def __init__(self, system: System, batches: int, record: bool, start_full: bool) -> None:
         s = self.s = system
         self.batches = batches
-        self.log: list[tuple[str, int, int]] | None = [] if record else None
+        self.log: list[Event] | None = [] if record else None
         self.t = self.v = 0.0
         self.rate = 1.0
         self.load = 0
@@ -297,7 +307,7 @@ class _Engine:
                 self._at(0.0, self._made, w)
             return
         if self.log is not None:
-            self.log.append(("start", w, task))
+            self.log.append(Event(self.t, "start", w, task))
         cpu, blocked, serial = row
         if k == 0 and self.s.first_extra_s:
             cpu += self.s.first_extra_s
@@ -350,7 +360,7 @@ class _Engine:
             self.finished += 1
             self.most = max(self.most, self.finished)
             if self.log is not None:
-                self.log.append(("made", w, task))
+                self.log.append(Event(self.t, "made", w, task))
         self.computing[w] = False
         # The queue's own thread sends the batch off while the worker goes on.
         if self.tasks[w] and not self.ended[w]:
@@ -435,7 +445,7 @@ class _Engine:
         self.owner[task] = w
         self.outstanding[w] += 1
         if self.log is not None:
-            self.log.append(("send", w, task))
+            self.log.append(Event(self.t, "send", w, task))
         self.tasks[w].append(task)
         if self.idle[w]:
             self._begin(w)
@@ -487,7 +497,7 @@ class _Engine:
         self.outstanding[self.owner.pop(task)] -= 1
         self._send()
         if self.log is not None:
-            self.log.append(("deliver", -1, task))
+            self.log.append(Event(self.t, "deliver", -1, task))
         self.returns.append(self.t)
         self.indices.append(task)
         self.epochs.append(self.epoch)
