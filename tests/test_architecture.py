@@ -28,6 +28,21 @@ ALLOWED: dict[str, set[str]] = {
     "diagnosis": {"errors", "stats", "run", "units", "config", "facts", "model"},
     "report": {"errors", "stats", "run", "units", "diagnosis"},
     "planning": {"errors", "units", "run", "data", "model", "diagnosis"},
+    "check": {
+        "errors",
+        "units",
+        "stats",
+        "run",
+        "config",
+        "facts",
+        "data",
+        "instrument",
+        "probe",
+        "model",
+        "diagnosis",
+        "analysis",
+    },
+    "pytest_plugin": {"errors", "config", "check", "diagnosis", "report"},
     "analysis": {"errors", "units", "stats", "run", "config", "facts", "data", "probe", "live", "model", "diagnosis"},
 }
 # Pure rooms touch neither the world nor heavy packages.

@@ -12,7 +12,6 @@ Several figures are judged at once; Holm's procedure keeps the chance of any fal
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -172,9 +171,11 @@ def _change(base: Metric, new: Metric) -> _Raw:
     usable = count >= LEAST_VALUES and (points or (float(a.min()) > 0 and float(b.min()) > 0))
     if not usable or not math.isfinite(point):
         return _Raw(base, new, None, None, Estimate(point, math.nan, math.nan, count), None, False, count)
-    paired = interleaved(base, new)
+    pairs = pair_rounds(base, new)
+    paired = bool(pairs)
     if paired:
-        a, b = a[:count], b[:count]
+        a, b = a[[i for i, _ in pairs]], b[[j for _, j in pairs]]
+        count = len(pairs)
     x, y = (a, b) if points else (np.log(a), np.log(b))
     mean, spread, error, dof = _difference(x, y, paired, base.rounds and new.rounds)
     p_value = _two_sided(mean, error, dof)
@@ -188,14 +189,25 @@ def _change(base: Metric, new: Metric) -> _Raw:
     return _Raw(base, new, worse, p_value, interval, effect, paired, count)
 
 
-def interleaved(base: Metric, new: Metric) -> bool:
-    """Return whether the rounds of two runs alternate in time, so that they can be paired one by one."""
-    a, b = base.begun_s, new.begun_s
-    if not (base.rounds and new.rounds) or len(a) != len(b) or len(a) < LEAST_VALUES:
-        return False
-    pairs = [(min(pair), max(pair)) for pair in zip(a, b, strict=True)]
-    # No pair reaches into the next one.
-    return all(end < begin for (_, end), (begin, _) in pairwise(pairs))
+def pair_rounds(base: Metric, new: Metric) -> list[tuple[int, int]]:
+    """Return which rounds of two runs lie next to each other in time, or nothing where they do not alternate.
+
+    A round that broke or carried too few batches leaves its partner unpaired.
+    """
+    if not (base.rounds and new.rounds and base.begun_s and new.begun_s):
+        return []
+    events = sorted([(t, 0, i) for i, t in enumerate(base.begun_s)] + [(t, 1, j) for j, t in enumerate(new.begun_s)])
+    pairs: list[tuple[int, int]] = []
+    at = 0
+    while at + 1 < len(events):
+        (_, side, i), (_, other, j) = events[at], events[at + 1]
+        if side == other:
+            at += 1
+            continue
+        pairs.append((i, j) if side == 0 else (j, i))
+        at += 2
+    fewest = min(len(base.begun_s), len(new.begun_s))
+    return pairs if len(pairs) >= max(LEAST_VALUES, 2 * fewest / 3) else []
 
 
 def _difference(x: Floats, y: Floats, paired: bool, rounds: bool) -> tuple[float, float, float, float]:
