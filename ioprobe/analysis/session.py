@@ -16,6 +16,7 @@ from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
 from ioprobe.probe.target import is_factory
 from ioprobe.run import Caveat, Failure, LoaderRun, Run, Workload, now_utc
+from ioprobe.units import format_bytes
 
 Progress = Callable[[str, float, float], None]
 
@@ -250,8 +251,11 @@ def _cache(run: Run, found: list[Caveat]) -> None:
         return
     fits = ""
     if dataset is not None and dataset.total_bytes and run.host.memory_available_bytes:
-        ratio = dataset.total_bytes / run.host.memory_available_bytes
-        fits = f"; the dataset is {ratio:.2f} times the free memory"
+        free = run.host.memory_available_bytes
+        size = f"; the dataset ({format_bytes(dataset.total_bytes)})"
+        fits = f"{size} fits into the free memory ({format_bytes(free)}): from epoch 2 on it runs at memory speed"
+        if dataset.total_bytes > free:
+            fits = f"{size} does not fit into the free memory ({format_bytes(free)}): training will read from storage"
     found.append(
         Caveat(
             "cache-warm",
