@@ -17,7 +17,7 @@ from ioprobe.data.decode import decode_sample
 from ioprobe.data.loaders import make_loader, ranks
 from ioprobe.data.synth import Spec, synthesize
 from ioprobe.data.torch_datasets import GroupSampler, ShardStream, collate_samples
-from ioprobe.errors import DataError, IoprobeError, TargetError, UsageError
+from ioprobe.errors import DataError, IoprobeError, StoreError, TargetError, UsageError
 
 FORMATS = [
     ("webdataset", "image"),
@@ -256,3 +256,26 @@ def test_a_cut_image_is_an_error_and_not_a_grey_picture() -> None:
         decode_sample({"__key__": "k", "jpg": out.getvalue()[:1500]}, where="x.tar")
     with pytest.raises(DataError, match="it is no image"):
         decode_sample({"__key__": "k", "jpg": b"<html>"})
+
+
+def test_open_shards_are_bounded_and_the_oldest_is_closed(tmp_path: Path) -> None:
+    table: Any = make_loader(dataset(tmp_path, "parquet", samples=12, shard_samples=2)).dataset
+    for index in range(12):
+        table[index]
+    assert [reader._file is not None for reader in table._readers] == [False] * 4 + [True] * 2
+    assert int(table[0]["label"]) == int(table[0]["label"])
+
+
+def test_a_failing_store_is_one_line_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class ClientError(Exception):
+        pass
+
+    def refuse(self: object, path: str, **kwargs: object) -> None:
+        raise ClientError("Forbidden: https://key:secret@h/x?X-Amz-Signature=abc\nmore")
+
+    monkeypatch.setattr(MemoryFileSystem, "info", refuse)
+    with pytest.raises(StoreError) as caught:
+        make_loader("memory://bucket/x.tar")
+    assert caught.value.message == "cannot read 'memory://bucket/x.tar': Forbidden: https://h/x"

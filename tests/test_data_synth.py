@@ -7,9 +7,11 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +338,19 @@ def test_synthesizing_pulls_no_torch(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forked writers")
+def test_ctrl_c_ends_with_130_and_leaves_only_whole_shards(tmp_path: Path) -> None:
+    place = tmp_path / "d"
+    command = [sys.executable, "-m", "ioprobe_cli", "synth", str(place), "--kind", "array", "--sample-bytes", "200kB"]
+    child = subprocess.Popen([*command, "--samples", "20000", "--shard-size", "10"], stderr=subprocess.PIPE)
+    while not list(place.glob("shard-*.tar")):
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err.strip()) == (130, b"Interrupted.")
+    names = sorted(p.name for p in place.iterdir())
+    assert names[0] == MANIFEST
+    assert all(n.startswith("shard-") for n in names[1:])

@@ -6,7 +6,10 @@ JPEG's decode time. A base image is therefore made of what natural images are ma
 of: regions with sharp outlines (level sets of smooth noise), shading, and
 texture with a 1/f spectrum whose strength differs from place to place. Samples
 are shifted, mirrored and re-exposed windows of a few periodic bases, so that
-making one costs little more than its JPEG encoding.
+making one costs little more than its JPEG encoding. ``benchmarks/synth.py``
+compares them with scikit-image's photographs at the same quality; on the machine
+where they were tuned: 1.08 times the bytes per pixel, 1.04 (0.94 to 1.19) times
+the decode time per pixel.
 """
 
 from __future__ import annotations

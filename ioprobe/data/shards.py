@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
-from ioprobe.errors import DataError, StoreError, TargetError
+from ioprobe.errors import DataError, IoprobeError, StoreError, TargetError
 
 Sample = dict[str, Any]
 """One training example as it is stored: field name -> bytes, number, text or array; ``__key__`` names it."""
@@ -166,11 +166,31 @@ def readable(name: str) -> Iterator[None]:
             f"cannot read '{name}': the package{package} for {scheme}:// is not installed",
             hint=f"pip install 'ioprobe[{_EXTRAS.get(scheme, 's3')}]'",
         ) from None
+    except IoprobeError:
+        raise
     except OSError as error:
-        raise StoreError(
-            f"cannot read '{name}': {error.strerror or type(error).__name__}",
-            hint="check that the store answers, and try again",
-        ) from None
+        raise _store_error(name, error) from None
+    except Exception as error:
+        # Each object-store client has its own error tree; none derives from OSError.
+        if "://" not in name:
+            raise
+        raise _store_error(name, error) from None
+
+
+def _store_error(name: str, error: BaseException) -> StoreError:
+    return StoreError(
+        f"cannot read '{name}': {scrub(first_line(error))}",
+        hint="check that the store answers and that your credentials are right, and try again",
+    )
+
+
+def scrub(text: str) -> str:
+    """Return a client's message without the queries and users of URLs in it, which may be signatures and secrets.
+
+    >>> scrub("403, url='https://k:s@host/x.tar?X-Amz-Signature=abc'")
+    "403, url='https://host/x.tar'"
+    """
+    return re.sub(r"\?[^\s'\"<>]*=[^\s'\"<>]*", "", _USER.sub("://", text))
 
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -189,7 +209,15 @@ def reading(shard: Shard, where: str = "") -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EIO:
             raise StoreError(f"cannot read {place}: input/output error", hint="check the disk") from None
+        if shard.path is None:
+            raise _store_error(shard.name, error) from None
         raise DataError(f"cannot read {place}: {first_line(error)}", hint="the file may be damaged") from None
+    except IoprobeError:
+        raise
+    except Exception as error:
+        if shard.path is not None:
+            raise
+        raise _store_error(shard.name, error) from None
 
 
 def first_line(error: BaseException) -> str:

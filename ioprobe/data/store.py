@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from ioprobe.data.shards import first_line, local_path, readable, redact_url, zstandard
+from ioprobe.data.shards import first_line, local_path, readable, redact_url, scrub, zstandard
 from ioprobe.errors import IoprobeError, OutputError
 
 TEMPORARY = ".tmp-"
@@ -269,7 +269,8 @@ class ObjectStore:
 
     def _fail(self, name: str, error: Exception) -> OutputError:
         return OutputError(
-            f"cannot write '{self.name.rstrip('/')}/{name}': {first_line(error)}", hint="check bucket and credentials"
+            f"cannot write '{self.name.rstrip('/')}/{name}': {scrub(first_line(error))}",
+            hint="check bucket and credentials",
         )
 
     def entries(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,13 +19,17 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
 from ioprobe.data.decode import decode_sample
-from ioprobe.data.formats import Reader, load_format, open_reader
+from ioprobe.data.formats import GROUPED, Reader, load_format, open_reader
 from ioprobe.data.shards import Sample, Shard
 
 SHUFFLE_BUFFER = 1000
 """Stored (not decoded) samples among which a stream draws, as webdataset's users set it."""
 SHUFFLE_INITIAL = 100
 """Samples that must be there before the first is drawn."""
+MAX_OPEN = 128
+"""Shards that a process keeps open."""
+MAX_OPEN_GROUPED = 2
+"""The same where each open shard holds whole groups in memory."""
 
 
 class _Decoder:
@@ -88,7 +93,7 @@ class ShardStream(IterableDataset[Sample]):
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         # The same on every worker of an epoch; new each epoch, whether workers persist or not.
-        common = worker.seed - worker.id if worker is not None else torch.initial_seed()
+        common = worker.seed - worker.id if worker is not None else 0
         while True:
             rng = random.Random(f"{self.seed} {common} {self._epoch}")
             self._epoch += 1
@@ -163,13 +168,16 @@ class ShardTable(Dataset[Sample]):
         options = reader_options or {}
         self._readers: list[Reader] = [open_reader(format_name, shard, **options) for shard in shards]
         self._decoder = _Decoder(format_name, decode, image_size)
+        self._open: OrderedDict[int, None] = OrderedDict()
         self._starts = [0]
         for reader in self._readers:
             self._starts.append(self._starts[-1] + len(reader))
 
     @property
     def groups(self) -> list[int]:
-        """Samples of each unit that is read at once, in order of index."""
+        """Samples of each unit that is read at once, in order of index; one unit, where samples are reached alone."""
+        if self.format not in GROUPED:
+            return [len(self)]
         return [rows for reader in self._readers for rows in reader.groups]
 
     def __len__(self) -> int:
@@ -179,7 +187,7 @@ class ShardTable(Dataset[Sample]):
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         number = bisect_right(self._starts, index) - 1
-        sample = self._readers[number].read_sample(index - self._starts[number])
+        sample = self._reader(number).read_sample(index - self._starts[number])
         where = self.shards[number].name
         if "__key__" not in sample:
             where += f", row {index - self._starts[number]}"
@@ -187,6 +195,15 @@ class ShardTable(Dataset[Sample]):
         if self.labels is not None:
             decoded["label"] = self.labels[number]
         return decoded
+
+    def _reader(self, number: int) -> Reader:
+        """Return a shard's reader, and close the one used longest ago where too many are open."""
+        self._open[number] = None
+        self._open.move_to_end(number)
+        if len(self._open) > (MAX_OPEN_GROUPED if self.format in GROUPED else MAX_OPEN):
+            oldest, _ = self._open.popitem(last=False)
+            self._readers[oldest].close()
+        return self._readers[number]
 
 
 class GroupSampler(Sampler[int]):

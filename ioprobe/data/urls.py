@@ -182,6 +182,10 @@ def _walk(folder: str) -> Iterator[Shard]:
 
 
 def _find_remote(pattern: str, options: dict[str, Any]) -> list[Shard]:
+    head, chained, last = pattern.rpartition("::")
+    if chained and glob.has_magic(last) and "://" not in head:
+        # Such as simplecache::s3://bucket/x-*.tar: list the store, read through the cache.
+        return [Shard(f"{head}::{s.url}", s.size_bytes, options) for s in _find_remote(last, options)]
     import fsspec
 
     name = redact_url(pattern)
@@ -191,25 +195,18 @@ def _find_remote(pattern: str, options: dict[str, Any]) -> list[Shard]:
         except ValueError as error:
             raise TargetError(f"cannot read '{name}': {error}", hint="check the scheme of the URL") from None
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-        if glob.has_magic(path) and not protocol.startswith("http"):
-            infos = fs.glob(path, detail=True)
-            rows = [(p, i.get("size")) for p, i in infos.items() if i.get("type") != "directory"]
-        else:
+        if not (glob.has_magic(path) and not protocol.startswith("http")):
             info = fs.info(path)
-            if info.get("type") == "directory":
-                infos = fs.find(path, detail=True)
-                rows = [(p, i.get("size")) for p, i in infos.items() if not Path(p).name.startswith(".")]
-            else:
-                rows = [(path, info.get("size"))]
-    return [Shard(_with_credentials(pattern, fs.unstrip_protocol(p)), size, options) for p, size in rows]
-
-
-def _with_credentials(pattern: str, url: str) -> str:
-    """Return the listed URL with the user part and the query that the pattern had, which listing drops."""
-    given = urlsplit(pattern)
-    if given.scheme in {"http", "https"} and given.path and given.path == urlsplit(url).path:
-        return pattern
-    return url
+            if info.get("type") != "directory":
+                return [Shard(pattern, info.get("size"), options)]
+        infos = fs.glob(path, detail=True) if glob.has_magic(path) else fs.find(path, detail=True)
+    # What the URL itself told (host, user) is lost in a listed name, so it travels as options.
+    told = {**options, **fs._get_kwargs_from_urls(pattern)}
+    return [
+        Shard(fs.unstrip_protocol(found), info.get("size"), told)
+        for found, info in infos.items()
+        if info.get("type") != "directory" and not found.rpartition("/")[2].startswith(".")
+    ]
 
 
 def suffix_of(url: str) -> tuple[str, str | None]:

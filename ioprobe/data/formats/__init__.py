@@ -31,6 +31,8 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 MAP_STYLE = frozenset({"parquet", "hdf5", "npz", "npy", "imagefolder", "tokens", "litdata"})
 """Formats whose samples are reached by index; the others are streams."""
+GROUPED = frozenset({"parquet", "npz", "litdata"})
+"""Map-style formats in which one sample costs the reading of its whole group."""
 
 
 INDEXED = frozenset({"mds", "litdata"})
@@ -59,6 +61,10 @@ class Reader(Protocol):
 
     def read_sample(self, index: int) -> Sample:
         """Return one sample as stored."""
+        ...
+
+    def close(self) -> None:
+        """Let go of open files and cached data; the next read opens them again."""
         ...
 
 

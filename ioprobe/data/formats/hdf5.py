@@ -67,6 +67,12 @@ class Reader:
     def __len__(self) -> int:
         return int(self.groups[0])
 
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._datasets = None, {}
+
     def read_sample(self, index: int) -> Sample:
         """Return one entry of each dataset.
 

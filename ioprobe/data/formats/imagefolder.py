@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from ioprobe.data.formats import WriteOptions
-from ioprobe.data.shards import Sample, Shard, reading
+from ioprobe.data.shards import Sample, Shard, readable, reading
 from ioprobe.errors import DataError
 
 COMPRESSIONS: tuple[str, ...] = ()
@@ -40,17 +40,28 @@ class Reader:
     def __len__(self) -> int:
         return 1
 
+    def close(self) -> None:
+        """Nothing stays open."""
+
     def read_sample(self, index: int) -> Sample:
         """Return ``{"__key__": path, "image": bytes}``.
 
         Raises:
             DataError: the file is empty.
         """
-        with reading(self.shard), self.shard.open() as file:
-            data = file.read()
+        with reading(self.shard):
+            data = _read_whole(self.shard)
         if not data:
             raise DataError(f"image '{self.shard.name}' is empty", hint="write it again, or leave it out")
         return {"__key__": self.shard.name, "image": data}
+
+
+def _read_whole(shard: Shard) -> bytes:
+    if shard.path is not None:
+        with readable(shard.name), open(shard.path, "rb") as file:  # small files: no large buffer
+            return file.read()
+    with shard.open() as file:
+        return file.read()
 
 
 def read_samples(shard: Shard) -> Iterator[Sample]:

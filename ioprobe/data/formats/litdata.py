@@ -57,6 +57,10 @@ class Reader:
     def __len__(self) -> int:
         return sum(self.groups)
 
+    def close(self) -> None:
+        """Let go of the dataset."""
+        self._dataset = None
+
     def read_sample(self, index: int) -> Sample:
         """Return one sample's fields.
 

@@ -53,6 +53,10 @@ class Reader:
     def __len__(self) -> int:
         return self.groups[0]
 
+    def close(self) -> None:
+        """Let go of the map."""
+        self._array = None
+
     def read_sample(self, index: int) -> Sample:
         """Return ``{"__key__": "5", "array": ...}``, copied from the map (so it is read here)."""
         if self._array is None:

@@ -36,6 +36,10 @@ class Reader:
     def __len__(self) -> int:
         return self.groups[0]
 
+    def close(self) -> None:
+        """Let go of the arrays."""
+        self._arrays = None
+
     def read_sample(self, index: int) -> Sample:
         """Return ``{"__key__": "5", "x": ..., "y": ...}``, one entry an array."""
         if self._arrays is None:

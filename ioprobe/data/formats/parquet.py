@@ -52,8 +52,8 @@ class Reader:
     def __init__(self, shard: Shard, *, columns: Sequence[str] | None = None) -> None:
         self.shard = shard
         self.columns = list(columns) if columns is not None else None
-        self._metadata = open_file(shard).metadata
-        self.groups = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
+        metadata = open_file(shard).metadata
+        self.groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self._starts = [0]
         for rows in self.groups:
             self._starts.append(self._starts[-1] + rows)
@@ -62,10 +62,17 @@ class Reader:
 
     def __getstate__(self) -> dict[str, Any]:
         # An open file and cached rows do not travel to a worker.
-        return {**self.__dict__, "_file": None, "_cache": OrderedDict(), "_metadata": None}
+        return {**self.__dict__, "_file": None, "_cache": OrderedDict()}
 
     def __len__(self) -> int:
         return self._starts[-1]
+
+    def close(self) -> None:
+        """Close the file and forget the cached row groups."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._cache.clear()
 
     def read_sample(self, index: int) -> Sample:
         """Return one row."""

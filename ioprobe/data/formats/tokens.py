@@ -81,6 +81,10 @@ class Reader:
     def __len__(self) -> int:
         return int(self.groups[0])
 
+    def close(self) -> None:
+        """Let go of the map."""
+        self._tokens = None
+
     def read_sample(self, index: int) -> Sample:
         """Return ``{"__key__": "3", "tokens": array of T + 1}``, copied from the map."""
         first = index * self.sequence_length
