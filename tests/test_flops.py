@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
+from ioprobe.diagnosis.utilization import utilization
+from ioprobe.model.flops import transformer_flops_per_token
 from ioprobe.probe import energy
-from ioprobe.probe.flops import count_flops, transformer_flops_per_token, utilization
+from ioprobe.probe.flops import count_flops
 from ioprobe.probe.step_target import ModuleStep
 
 CPU = torch.device("cpu")
@@ -23,6 +25,13 @@ def test_a_linear_layer_takes_two_flops_per_weight_forward_and_two_for_its_weigh
     # The input needs no gradient, so backward is one product, not two.
     assert counted.model == counted.executed == 2 * (2 * 8 * 64 * 32)
     assert sum(counted.by_operator.values()) == counted.executed
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(None, "float32"), (torch.bfloat16, "bfloat16")])
+def test_the_type_is_that_of_the_matrix_products(dtype: Any, name: str) -> None:
+    counted = count_flops(ModuleStep(torch.nn.Linear(8, 8), CPU, dtype=dtype), torch.ones(2, 8))
+    assert counted is not None
+    assert counted.dtype == name
 
 
 def test_a_step_without_matrix_products_has_no_count() -> None:

@@ -1,4 +1,4 @@
-"""Floating-point work of a step, and what part of the accelerator's peak that is."""
+"""Count the floating-point work of a step, and see in which type its matrix products run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ioprobe.facts import Accelerator, accelerator
-from ioprobe.run import Caveat
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product", "_scaled_mm", "linear")
 
 
 class FlopCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +20,8 @@ class FlopCount(msgspec.Struct, frozen=True, kw_only=True):
     """With the forward passes that activation checkpointing repeats: what HFU is made of."""
     by_operator: dict[str, int] = {}
     """Of ``executed``, largest first."""
+    dtype: str | None = None
+    """Type of most matrix products, in torch's words; ``tf32`` where float32 is rounded to it."""
 
 
 def count_flops(step: Callable[[Any], Any], batch: Any) -> FlopCount | None:
@@ -42,7 +43,7 @@ def count_flops(step: Callable[[Any], Any], batch: Any) -> FlopCount | None:
             whole = _counted(step, batch)
         model = whole.total - whole.in_regions
     operators = dict(sorted(counted.by_operator.items(), key=lambda item: -item[1]))
-    return FlopCount(model=model, executed=counted.total, by_operator=operators)
+    return FlopCount(model=model, executed=counted.total, by_operator=operators, dtype=counted.dtype)
 
 
 class _Counted(msgspec.Struct):
@@ -52,6 +53,7 @@ class _Counted(msgspec.Struct):
     in_regions: int = 0
     """FLOPs of their forward passes."""
     by_operator: dict[str, int] = {}
+    dtype: str | None = None
 
 
 def _counted(step: Callable[[Any], Any], batch: Any) -> _Counted:
@@ -62,10 +64,42 @@ def _counted(step: Callable[[Any], Any], batch: Any) -> _Counted:
     with ExitStack() as stack:
         stack.enter_context(_watched_checkpoints(mode, found))
         stack.enter_context(mode)
+        seen = stack.enter_context(_watched_types())
         step(batch)
     found.total = int(mode.get_total_flops())
     found.by_operator = {str(name): int(n) for name, n in mode.get_flop_counts().get("Global", {}).items()}
+    found.dtype = max(seen, key=lambda name: seen[name], default=None)
     return found
+
+
+@contextmanager
+def _watched_types() -> Iterator[dict[str, int]]:
+    """Count the types of the first operand of matrix products and convolutions."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: dict[str, int] = {}
+    base: Any = TorchDispatchMode
+
+    class Watch(base):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if str(func).removeprefix("aten.").startswith(_PRODUCTS):
+                operand = next((a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()), None)
+                if operand is not None:
+                    name = _type_name(operand)
+                    seen[name] = seen.get(name, 0) + 1
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        yield seen
+
+
+def _type_name(operand: Any) -> str:
+    import torch
+
+    name = str(operand.dtype).removeprefix("torch.")
+    rounded = name == "float32" and operand.is_cuda and torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if rounded else name
 
 
 @contextmanager
@@ -105,113 +139,3 @@ def _watched_checkpoints(mode: Any, found: _Counted) -> Iterator[None]:
     finally:
         module.CheckpointFunction = reentrant
         module._checkpoint_without_reentrant_generator = plain
-
-
-def transformer_flops_per_token(
-    *,
-    parameters: float,
-    layers: int,
-    heads: int,
-    head_size: int,
-    sequence: int,
-    active_parameters: float | None = None,
-    causal: bool = False,
-    recompute: bool = False,
-) -> float:
-    """Return the training FLOPs of a transformer per token: 6N + 12·L·H·Q·T (PaLM, appendix B).
-
-    Args:
-        parameters: N, embeddings left out by custom.
-        layers: L.
-        heads: H.
-        head_size: Q.
-        sequence: T, tokens.
-        active_parameters: Parameters that one token passes through, where experts share the work; stands for N.
-        causal: Halve the attention term, for kernels that skip the masked half.
-        recompute: Full activation recomputation: 8N + 16·L·H·Q·T, which is what the hardware executes.
-
-    >>> f"{transformer_flops_per_token(parameters=8e9, layers=32, heads=32, head_size=128, sequence=8192):.4g}"
-    '6.088e+10'
-    """
-    weights, attention = (8, 16) if recompute else (6, 12)
-    size = parameters if active_parameters is None else active_parameters
-    return weights * size + attention * layers * heads * head_size * sequence * (0.5 if causal else 1.0)
-
-
-class Utilization(msgspec.Struct, frozen=True, kw_only=True):
-    """What part of the dense peak a step reaches; None where work or peak is not known."""
-
-    mfu: float | None
-    """Model FLOPs over the dense peak of the dtype in use [fraction]."""
-    hfu: float | None
-    """The same with recomputed work [fraction]."""
-    flops_per_s: float | None
-    """Model FLOPs over time, per device [FLOP/s]."""
-    peak_flops_per_s: float | None
-    """Dense peak of one device [FLOP/s]."""
-    basis: str
-    """Whose peak, of which dtype, and the source; or why it is not known."""
-    caveats: list[Caveat] = []
-
-
-def utilization(
-    step_s: float,
-    *,
-    model_flops: float | None,
-    executed_flops: float | None = None,
-    device: str,
-    dtype: str | None,
-    devices: int = 1,
-) -> Utilization:
-    """Return MFU and HFU of a step.
-
-    Args:
-        step_s: Mean seconds per step; must be positive.
-        model_flops: FLOPs per step without recomputation, over all devices.
-        executed_flops: The same with it.
-        device: The device's name, as torch or the driver gives it.
-        dtype: Type in which the matrix products run.
-        devices: Devices that share the work.
-    """
-    chip = accelerator(device)
-    peak = None if chip is None or dtype is None else chip.peak_flops_per_s(dtype)
-    rate = None if model_flops is None else model_flops / step_s / devices
-    executed = None if executed_flops is None else executed_flops / step_s / devices
-    if peak is None:
-        return Utilization(
-            mfu=None, hfu=None, flops_per_s=rate, peak_flops_per_s=None, basis=_unknown(chip, device, dtype)
-        )
-    mfu = None if rate is None else rate / peak
-    hfu = None if executed is None else executed / peak
-    source = chip.sources[0] if chip is not None and chip.sources else ""
-    return Utilization(
-        mfu=mfu,
-        hfu=hfu,
-        flops_per_s=rate,
-        peak_flops_per_s=peak,
-        basis=f"dense {dtype} peak of {chip.id if chip else device}, {peak / 1e12:g} TFLOP/s ({source})",
-        caveats=_too_high(max(mfu or 0.0, hfu or 0.0), chip),
-    )
-
-
-def _unknown(chip: Accelerator | None, device: str, dtype: str | None) -> str:
-    if chip is None:
-        return f"the dense peak of '{device}' is not known"
-    if dtype is None:
-        return "the type in which the matrix products run is not known"
-    return f"no dense {dtype} peak is published for {chip.id}"
-
-
-def _too_high(share: float, chip: Accelerator | None) -> list[Caveat]:
-    """A share of the peak that no matrix product reaches is a fault of the measurement."""
-    reachable = (chip.max_achievable_fraction if chip else None) or 1.0
-    if share <= reachable:
-        return []
-    best = f"the best matrix product measured there reaches {reachable:.0%}" if reachable < 1 else "the peak is 100%"
-    return [
-        Caveat(
-            "flops-above-achievable",
-            f"{share:.0%} of the peak cannot be: {best}; time, FLOP count or dtype is wrong",
-            "count the FLOPs without torch.compile, name the dtype in use, and time with more steps",
-        )
-    ]

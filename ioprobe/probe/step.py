@@ -13,6 +13,7 @@ from ioprobe.instrument import clocks
 from ioprobe.probe import step_parts
 from ioprobe.probe.energy import energy_meter
 from ioprobe.probe.failures import failure_of
+from ioprobe.probe.flops import count_flops
 from ioprobe.probe.step_clock import Block, Clock, clock_for
 from ioprobe.run import Failure, StepRun
 
@@ -110,7 +111,8 @@ def measure_step(
         more_batches: Further batches to take turns with.
         tokens: Tokens in a batch.
         source: Where the step comes from, for the report.
-        trace: Run a few further steps under ``torch.profiler`` for communication, transfer and checkpoint shares.
+        trace: Run a few further steps under ``torch.profiler`` for communication, transfer and checkpoint shares,
+            and one or two under torch's FLOP counter where matrix products were seen.
 
     Returns:
         The run; a step that raised or was interrupted leaves what was measured before and a ``failure``.
@@ -129,8 +131,8 @@ def measure_step(
     try:
         _warm_up(clock, following, 0.25 * seconds, result.warmup_s)
         _measure(clock, following, seconds, result, progress)
-        if trace and not emulated:
-            _add_parts(step, following, clock, result)
+        if trace and not emulated and _add_parts(step, following, clock, result):
+            _add_flops(step, following, result)
     except KeyboardInterrupt:
         result.failure = Failure(phase="step", kind="interrupted", message="interrupted while the step was measured")
     except (Exception, SystemExit) as error:
@@ -229,20 +231,23 @@ def _before_whole_periods(durations: Sequence[float]) -> int:
     return found[0] + 1
 
 
-def _add_parts(step: Step, following: Following, clock: Clock, result: StepRun) -> None:
-    """Trace a few further steps and scale their shares to the measured time."""
+def _add_parts(step: Step, following: Following, clock: Clock, result: StepRun) -> bool:
+    """Trace a few further steps, scale their shares to the measured time, and return whether torch multiplied."""
     usual = stats.percentile(result.durations_s, 0.5) or 0.0
     period = pause_period(result.durations_s)
     shares = step_parts.trace(step, following, clock, steps_for(usual, period))
     if shares is None:
-        return
+        return False
     result.parts_steps = shares.steps
     if period is None:
         result.parts_s = shares.seconds_per_step(stats.mean(result.durations_s).value)
-        return
+        return shares.products
     parts = shares.seconds_per_step(usual)
     # The measurement ended with a pause: this many steps lie before the next one.
-    for _ in range(period - shares.steps - 1):
+    counted = (
+        0 if result.flops_per_step is None else 1 if result.executed_flops_per_step == result.flops_per_step else 2
+    )
+    for _ in range(period - shares.steps - counted - 1):
         step(following())
     pause = step_parts.trace(step, following, clock, 1)
     if pause is not None and pause.window_s > _PAUSE / 2 * usual:
@@ -251,6 +256,19 @@ def _add_parts(step: Step, following: Following, clock: Clock, result: StepRun) 
         parts = {n: (parts.get(n, 0.0) * (period - 1) + with_pause.get(n, 0.0)) / period for n in sorted(names)}
         result.parts_steps += 1
     result.parts_s = parts
+    return shares.products
+
+
+def _add_flops(step: Step, following: Following, result: StepRun) -> None:
+    """Count the work of one step more; what torch compiled is counted as it was written."""
+    plain = getattr(step, "uncompiled", step)
+    try:
+        counted = count_flops(plain, following())
+    except Exception:  # kernels that torch's counter cannot run under; the step itself has shown that it works
+        return
+    if counted is not None:
+        result.flops_per_step, result.executed_flops_per_step = float(counted.model), float(counted.executed)
+        result.dtype = counted.dtype
 
 
 def steps_for(usual_s: float, period: int | None) -> int:

@@ -22,6 +22,7 @@ _CHECKPOINT = re.compile(r"^(save_?|write_?|async_?)?(checkpoint|ckpt)(ing|_?sav
 _TRANSFER = re.compile(
     r"^memcpy (htod|h2d|m2d|dtoh|d2h|d2m)|^(h2d|host_?to_?device|to_device|transfer)\b", re.IGNORECASE
 )
+_PRODUCT = re.compile(r"aten::(mm|addmm|bmm|linear|conv|_scaled)")
 _MARK = "ioprobe.step"
 
 
@@ -31,6 +32,8 @@ class Shares(msgspec.Struct):
     seconds: dict[str, float]
     window_s: float
     steps: int
+    products: bool = False
+    """Whether matrix products or convolutions of torch were seen."""
 
     def seconds_per_step(self, step_s: float) -> dict[str, float]:
         """Return the parts of one step of a given length: a profiler slows what it watches, shares hold better."""
@@ -132,7 +135,8 @@ def divide(events: Sequence[Event], steps: int) -> Shares | None:
         seconds["idle"] = rest
     else:
         seconds["compute"] += rest
-    return Shares(seconds, window[1] - window[0], steps)
+    products = any(_PRODUCT.match(e.name) for e in events)
+    return Shares(seconds, window[1] - window[0], steps, products)
 
 
 def _on_device(device: Sequence[Event]) -> tuple[list[Interval], list[Interval], list[Interval]]:

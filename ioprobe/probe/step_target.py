@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ioprobe.errors import TargetError
+from ioprobe.probe.step_vary import Variation
 from ioprobe.probe.target import as_target_error, load_function
 
 LEARNING_RATE = 1e-6
@@ -39,17 +40,25 @@ class ModuleStep:
         self.module = module.to(self.device).train()
         self.dtype, self.accumulate = dtype, accumulate
         self.forward: Callable[..., Any] = torch.compile(self.module) if compiled else self.module
+        self.uncompiled: Callable[[Any], None] = self._written if compiled else self
         trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE) if trained else None
         self._resident: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._count = 0
 
     def __call__(self, batch: Any) -> None:
+        self._train(self.forward, batch)
+
+    def _written(self, batch: Any) -> None:
+        """The step without compilation, as counters of operators see it."""
+        self._train(self.module, batch)
+
+    def _train(self, forward: Callable[..., Any], batch: Any) -> None:
         import torch
 
         args, kwargs = self.arguments(batch)
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
-            loss = scalar(self.forward(*args, **kwargs))
+            loss = scalar(forward(*args, **kwargs))
         if self.optimizer is None or not loss.requires_grad:
             return
         (loss / self.accumulate).backward()
@@ -124,29 +133,40 @@ def load_step(target: str, device: Any = None) -> Callable[[Any], Any]:
     called; a function with a required parameter is the step itself. A factory
     may return a callable that takes a batch, or an ``nn.Module``.
 
+    Behind a question mark may stand how it is to run, as in
+    ``train.py:make_step?precision=bf16&accum=4&compile=on``: see
+    :class:`ioprobe.probe.step_vary.Variation`.
+
     Raises:
         TargetError: it cannot be imported, raised, or gives nothing that takes a batch.
+        UsageError: the step cannot be varied like that.
     """
-    found = load_function(target)
+    place, _, query = target.partition("?")
+    variation = Variation.parse(query)
+    found = load_function(place)
     if _is_module(found) or not _is_factory(found):
-        return as_step(found, target, device)
+        return as_step(found, place, device, variation)
+    keywords = variation.keywords(found)
     try:
-        made = found()
+        made = found(**keywords)
     except BaseException as error:
-        raise as_target_error(error, f"the step's factory '{target}' raised") from None
-    return as_step(made, target, device)
+        raise as_target_error(error, f"the step's factory '{place}' raised") from None
+    return as_step(made, place, device, variation.without(keywords))
 
 
-def as_step(made: Any, name: str, device: Any = None) -> Callable[[Any], Any]:
+def as_step(made: Any, name: str, device: Any = None, variation: Variation | None = None) -> Callable[[Any], Any]:
     """Return a callable that takes a batch; a module gets an optimizer around it.
 
     Raises:
         TargetError: it is neither.
+        UsageError: it cannot be varied like that.
     """
+    variation = variation or Variation()
     if _is_module(made):
-        return ModuleStep(made, device)
+        dtype, accumulate = variation.autocast_dtype(), variation.accum or 1
+        return ModuleStep(made, device, dtype=dtype, accumulate=accumulate, compiled=bool(variation.compile))
     if callable(made):
-        return made  # type: ignore[no-any-return]
+        return variation.wrap(made, name, device)
     what = "nothing" if made is None else f"a {type(made).__name__}"
     raise TargetError(
         f"the step's factory '{name}' returned {what}; expected a callable that takes a batch, or an nn.Module",
