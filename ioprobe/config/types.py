@@ -35,7 +35,10 @@ Seconds = Annotated[
 Share = Annotated[
     float, Meta(ge=0, le=1, extra_json_schema={"type": ["number", "string"], "description": "0..1 or '5%'"})
 ]
-Format = Literal["tar", "parquet", "files", "arrow", "tfrecord", "mds", "litdata", "hdf5", "zarr", "npy"]
+Format = Literal[
+    "tar", "webdataset", "parquet", "arrow", "tfrecord", "mds", "litdata", "hdf5", "zarr", "npz", "npy", "jsonl",
+    "tokens", "files", "imagefolder",
+]  # fmt: skip
 Undecided = Literal["fail", "pass", "retry"]
 
 

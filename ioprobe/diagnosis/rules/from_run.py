@@ -21,7 +21,7 @@ def run_facts(run: Run) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     failures = [m.failure for m in run.loaders if m.failure] + list(run.failures)
     if failures:
-        facts["failure"] = failures[0].message
+        facts["failure"] = f"{failures[0].kind}: {failures[0].message}"
     if run.step and run.step.durations_s:
         facts["step_s"] = float(np.mean(run.step.durations_s))
     if measured is not None:

@@ -35,6 +35,7 @@ _POOLS_USED_IN_WORKERS = {"cv2": "opencv", "polars": "polars", "numexpr": "numex
 _SUFFIX = re.compile(r"\.(tar|tgz|parquet|arrow|tfrecord)(?:\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _FORMATS = {"tar": "tar", "tgz": "tar", "parquet": "parquet", "arrow": "arrow", "tfrecord": "tfrecord"}
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "zstd"}
+_FORMAT_NAMES = {"webdataset": "tar", "imagefolder": "files"}
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _FIELDS = frozenset(PipelineFacts.__struct_fields__)
 
@@ -127,6 +128,8 @@ def speaks_for_itself(config: PipelineConfig) -> bool:
 def _from_config(config: PipelineConfig) -> dict[str, Any]:
     said = {key: value for key, value in msgspec.structs.asdict(config).items() if value is not None and value != ""}
     out = {key: value for key, value in said.items() if key in _FIELDS and key != "thread_pools"}
+    if config.format is not None:
+        out["format"] = _FORMAT_NAMES.get(config.format, config.format)
     for fact, key in _RENAMED.items():
         out[fact] = said.get(key)
     for fact, key in _MILLISECONDS.items():
@@ -198,16 +201,18 @@ def _from_loader(facts: LoaderFacts) -> dict[str, Any]:
 
 
 def _from_dataset(facts: DatasetFacts, known: dict[str, Any]) -> dict[str, Any]:
+    fmt = _FORMAT_NAMES.get(facts.format, facts.format) or None
+    # One file a sample: then the files are no shards that workers could own.
     out: dict[str, Any] = {
         "url": facts.url,
-        "format": facts.format or None,
-        "num_shards": facts.num_shards or None,
+        "format": fmt,
+        "num_shards": facts.num_shards or None if fmt != "files" else None,
         "num_samples": facts.num_samples,
         "total_bytes": facts.total_bytes,
         "storage": facts.filesystem or None,
         "compression": facts.compression or "none",
     }
-    if facts.shard_bytes:
+    if facts.shard_bytes and fmt != "files":
         out["shard_bytes"] = int(median(facts.shard_bytes))
     if facts.total_bytes and facts.num_samples:
         out["sample_bytes"] = facts.total_bytes // facts.num_samples
@@ -215,7 +220,7 @@ def _from_dataset(facts: DatasetFacts, known: dict[str, Any]) -> dict[str, Any]:
         out["row_group_rows"] = int(median(facts.row_group_rows))
         if "sample_bytes" in out:
             out["row_group_bytes"] = out["row_group_rows"] * out["sample_bytes"]
-    if known.get("kind") is None and facts.format == "tar":
+    if known.get("kind") is None and fmt == "tar":
         out["kind"] = "iterable"
     return out
 

@@ -12,8 +12,8 @@ from ioprobe.units import format_bytes, format_count
 OBJECT_BYTES = 100
 # The prefetch queue may take this share of what there is; the model, the page cache and the rest need theirs.
 SHARE = 0.8
-_SHM = re.compile(r"bus error|shared memory|\bshm\b|no space left", re.IGNORECASE)
-_FILES = re.compile(r"ancdata|too many open files|errno 24|file descriptor", re.IGNORECASE)
+_SHM = re.compile(r"^shared-memory|bus error|shared memory|\bshm\b|no space left", re.IGNORECASE)
+_FILES = re.compile(r"^descriptors|ancdata|too many open files|errno 24|file descriptor", re.IGNORECASE)
 
 
 def _in_flight_bytes(facts: PipelineFacts) -> int | None:

@@ -1,0 +1,331 @@
+"""Judge the pipelines of a config: gather facts from wherever they are to be had, then rules, budgets, baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ioprobe import __version__
+from ioprobe.config import Config, HostConfig, PipelineConfig
+from ioprobe.diagnosis.check import CheckedPipeline, CheckReport, IgnoredOutcome
+from ioprobe.diagnosis.rules import gather, judge_pipeline, selected_rules
+from ioprobe.diagnosis.rules.gather import speaks_for_itself
+from ioprobe.diagnosis.types import Outcome
+from ioprobe.errors import ConfigError, IoprobeError
+from ioprobe.run import Caveat, DatasetFacts, Host, LoaderFacts, Run, now_utc
+from ioprobe.units import format_count
+
+Progress = Callable[[str], None]
+RETRIES = 2
+_WORKER_KEYS = {"prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What to judge, and on what."""
+
+    config: Config
+    pipelines: tuple[str, ...] = ()
+    """Names; empty for all."""
+    host: str | None = None
+    """Name of a ``[hosts.NAME]`` table that stands for every pipeline's own."""
+    load: bool | None = None
+    """Build factories' loaders and list datasets; None: only where the table does not say what the rules need."""
+    load_timeout_s: float = 60.0
+    measure_s: float | None = None
+    """Measure each pipeline for at most this long [s]."""
+    undecided: str = "fail"
+    """``retry`` measures again, for longer, while a budget is undecided."""
+    run: Run | None = None
+    """A saved run; its pipeline is the one named, or the only one."""
+    baseline: Run | None = None
+    force: bool = False
+    """Compare with the baseline even where the two are unlike."""
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass
+class _Known:
+    """What one pipeline's sources gave."""
+
+    loader: LoaderFacts | None = None
+    dataset: DatasetFacts | None = None
+    run: Run | None = None
+    measured_s: float | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckReport:
+    """Return the judgement of every pipeline.
+
+    A pipeline that cannot be loaded, listed or measured becomes an entry of ``errors``; the others are judged.
+
+    Raises:
+        ConfigError: no such pipeline or host.
+        UsageError: a rule's code is unknown, or run and baseline are unlike.
+    """
+    say = progress or (lambda text: None)
+    config = request.config
+    names = _names(request)
+    selected_rules(request.select, request.ignore)  # a wrong code is told before anything is loaded
+    pipelines: list[CheckedPipeline] = []
+    outcomes: list[Outcome] = []
+    ignored: list[IgnoredOutcome] = []
+    errors: list[str] = []
+    here = _ThisHost()
+    for name in names:
+        table = config.pipelines[name]
+        try:
+            known = _learn(request, name, table, say)
+        except IoprobeError as error:
+            errors.append(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+            continue
+        host = config.host_of(table, request.host) or (known.run.host if known.run else here.host())
+        comments = config.ignores_of(name)
+        facts = gather(
+            name,
+            config=table,
+            host=host,
+            loader=known.loader,
+            dataset=known.dataset,
+            run=known.run,
+            bare_ignores=sum(not (c.codes and c.reason) for c in comments),
+        )
+        judged = judge_pipeline(facts, config, select=request.select, ignore=request.ignore)
+        outcomes += judged.outcomes + known.outcomes
+        ignored += [IgnoredOutcome(outcome=i.outcome, reason=i.reason, in_source=i.in_source) for i in judged.ignored]
+        pipelines.append(
+            CheckedPipeline(
+                name=name,
+                target=_shown(table.target),
+                host=_host_words(host, request.host or table.host),
+                known=facts.sources,
+                measured_s=known.measured_s,
+            )
+        )
+    return CheckReport(
+        created_at=now_utc(),
+        version=__version__,
+        config=config.path,
+        pipelines=pipelines,
+        outcomes=outcomes,
+        ignored=ignored,
+        errors=errors,
+        caveats=here.caveats(),
+    )
+
+
+def _names(request: CheckRequest) -> list[str]:
+    config = request.config
+    for name in request.pipelines:
+        config.pipeline(name)
+    if not config.pipelines:
+        config.pipeline()
+    names = list(request.pipelines) or list(config.pipelines)
+    if request.run is not None and len(names) > 1:
+        raise ConfigError(
+            f"a run is of one pipeline, and there are several: {', '.join(names)}", hint="name it with --pipeline"
+        )
+    return names
+
+
+def _learn(request: CheckRequest, name: str, table: PipelineConfig, say: Progress) -> _Known:
+    known = _Known(run=request.run)
+    if request.run is None and request.measure_s is None:
+        _load(request, name, table, known, say)
+    budgets = request.config.budgets_of(table)
+    if request.run is None and request.measure_s is not None:
+        _measure(request, name, table, known, say)
+    elif known.run is not None:
+        known.outcomes = _over_run(request, name, known.run)
+    elif any(limit is not None for limit in msgspec.structs.asdict(budgets).values()):
+        known.outcomes = [
+            Outcome(
+                name=budget, status="abstained", text="a budget needs a run: --run RUN or --measure S", pipeline=name
+            )
+            for budget, limit in msgspec.structs.asdict(budgets).items()
+            if limit is not None
+        ]
+    return known
+
+
+def _load(request: CheckRequest, name: str, table: PipelineConfig, known: _Known, say: Progress) -> None:
+    """Build the loader or list the dataset, where that is wanted and the table does not tell already."""
+    if request.load is False or not table.target:
+        return
+    target = located(table.target, request.config)
+    if _is_factory(target):
+        if request.load or table.num_workers is None:
+            say(f"{name}: building the loader of {table.target}")
+            known.loader = load_loader(target, loader_options(table), timeout_s=request.load_timeout_s)
+    elif request.load or (not _told(table) and _is_there(target)):
+        from ioprobe.check.listing import list_dataset
+
+        say(f"{name}: listing {_shown(table.target)}")
+        known.dataset = list_dataset(target, timeout_s=request.load_timeout_s)
+
+
+def load_loader(target: str, options: dict[str, Any], *, timeout_s: float) -> LoaderFacts:
+    """Return what the loader of a factory says of itself, built in a child process and not iterated.
+
+    Raises:
+        TargetError: the factory raised, hung or returned no loader.
+    """
+    from ioprobe.probe import protocol
+    from ioprobe.probe.supervise import Supervisor
+
+    with Supervisor(hang_s=timeout_s) as supervisor:
+        return supervisor.load(protocol.Load(target=target, loader_options=options))
+
+
+def loader_options(table: PipelineConfig) -> dict[str, Any]:
+    """Return the DataLoader settings of a table, without those that torch refuses when there are no workers."""
+    options = table.overrides()
+    if options.get("num_workers") == 0:
+        options = {key: value for key, value in options.items() if key not in _WORKER_KEYS}
+    return options
+
+
+def _measure(request: CheckRequest, name: str, table: PipelineConfig, known: _Known, say: Progress) -> None:
+    if not table.target:
+        raise ConfigError(f"[pipelines.{name}] names no target, so nothing can be measured", hint="add target = ...")
+    seconds = request.measure_s or 0.0
+    for attempt in range(1 + (RETRIES if request.undecided == "retry" else 0)):
+        known.run = measure_once(request.config, name, table, seconds * 2**attempt, request.load_timeout_s, say)
+        known.measured_s = seconds * 2**attempt
+        known.outcomes = _over_run(request, name, known.run)
+        if not any(outcome.status == "undecided" for outcome in known.outcomes):
+            return
+
+
+def measure_once(config: Config, name: str, table: PipelineConfig, seconds: float, hang_s: float, say: Progress) -> Run:
+    """Return a fresh run of a pipeline: loop, step and loader, nothing verified."""
+    from ioprobe.analysis import Request, analyze
+
+    say(f"{name}: measuring for up to {format_count(seconds)} s")
+    return analyze(
+        Request(
+            target=located(table.target, config),
+            kind="check",
+            step=located(table.step, config) if table.step else None,
+            step_s=table.step_ms / 1000 if table.step_ms is not None and not table.step else None,
+            seconds=seconds,
+            loader_options=loader_options(table),
+            unit=config.analyze.unit or "samples",
+            tokens_per_sample=config.analyze.tokens_per_sample,
+            verify=False,
+            storage=False,
+            hang_s=hang_s,
+        )
+    )
+
+
+def _over_run(request: CheckRequest, name: str, run: Run) -> list[Outcome]:
+    from ioprobe.diagnosis.budgets import judge_budgets
+
+    table = request.config.pipelines[name]
+    outcomes = []
+    for outcome in judge_budgets(request.config.budgets_of(table), run, pipeline=name):
+        own = table.budgets is not None and getattr(table.budgets, outcome.name) is not None
+        path = ("pipelines", name, "budgets", outcome.name) if own else ("budgets", outcome.name)
+        place = request.config.place(*path)
+        outcomes.append(
+            msgspec.structs.replace(
+                outcome,
+                file=request.config.path,
+                line=place.line if place else None,
+                column=place.column if place else None,
+            )
+        )
+    if request.baseline is not None:
+        from ioprobe.check.baseline import judge_baseline
+
+        outcomes += judge_baseline(request.baseline, run, request.config.compare, name, force=request.force)
+    return outcomes
+
+
+def located(target: str, config: Config) -> str:
+    """Return a target with its relative path counted from the config's folder.
+
+    >>> located("s3://bucket/x.tar", Config())
+    's3://bucket/x.tar'
+    """
+    if "://" in target or not config.path:
+        return target
+    place, colon, function = target.rpartition(":")
+    if _is_factory(target):
+        return f"{config.folder / place}{colon}{function}" if place.endswith(".py") else target
+    return str(config.folder / target)
+
+
+def _is_factory(target: str) -> bool:
+    place, _, function = target.rpartition(":")
+    if not place or not function.isidentifier() or "://" in target:
+        return False
+    return place.endswith(".py") or all(part.isidentifier() for part in place.split("."))
+
+
+def _told(table: PipelineConfig) -> bool:
+    return table.num_shards is not None or table.shard_bytes is not None
+
+
+def _is_there(target: str) -> bool:
+    """Whether a local dataset exists here; a config may well speak of another machine's."""
+    if "://" in target:
+        return False
+    head = target
+    for sign in "{*?[":
+        head = head.split(sign, 1)[0]
+    place = Path(head)
+    return place.exists() if head == target else (place if head.endswith("/") else place.parent).is_dir()
+
+
+def _shown(target: str) -> str:
+    if "://" not in target:
+        return target
+    from ioprobe.data.shards import redact_url
+
+    return redact_url(target)
+
+
+def _host_words(host: HostConfig | Host, name: str) -> str:
+    if isinstance(host, HostConfig):
+        where = f"[hosts.{name}]" if name else "[host]"
+        cores, accelerators = host.cores, host.accelerators
+    else:
+        where = "this machine" + (f" ({host.usable_cores_because})" if host.usable_cores_because else "")
+        cores, accelerators = host.usable_cores, len(host.accelerators)
+    known = [
+        f"{format_count(cores)} cores" if cores is not None else "cores not known",
+        f"{accelerators} accelerators" if accelerators is not None else "accelerators not known",
+    ]
+    return f"{where}: {', '.join(known)}"
+
+
+class _ThisHost:
+    """This machine, measured once and only where a pipeline needs it."""
+
+    def __init__(self) -> None:
+        self._host: Host | None = None
+
+    def host(self) -> Host:
+        if self._host is None:
+            from ioprobe.probe.host import measure_host
+
+            self._host = measure_host()
+        return self._host
+
+    def caveats(self) -> list[Caveat]:
+        if self._host is None:
+            return []
+        text = f"judged for this machine ({format_count(self._host.usable_cores)} usable cores), as no host table is "
+        "given"
+        return [Caveat("this-host", text, "add a [host] table with the training host's cores, accelerators and memory")]
+
+
+__all__ = ["CheckRequest", "check", "speaks_for_itself"]
