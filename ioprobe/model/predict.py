@@ -55,7 +55,7 @@ def predict(profile: Profile, setting: Setting, *, seed: int = 0, batches: int |
         drains_after_steps=_drain(system, stall, length),
         memory_bytes=memory,
         shm_bytes=shm,
-        extrapolates=_doubts(profile, setting),
+        extrapolates=doubts(profile, setting),
     )
 
 
@@ -142,7 +142,8 @@ def _stall_estimate(stall: float, error: float, n: int) -> Estimate:
     return Estimate(stall, max(0.0, stall - half), min(1.0, stall + half), n)
 
 
-def _doubts(profile: Profile, setting: Setting) -> tuple[Caveat, ...]:
+def doubts(profile: Profile, setting: Setting) -> tuple[Caveat, ...]:
+    """Return why to trust a prediction at a setting less."""
     found = list(profile.caveats)
     here = max(1, profile.current.num_workers)
     if setting.num_workers > 4 * here:
@@ -155,8 +156,30 @@ def _doubts(profile: Profile, setting: Setting) -> tuple[Caveat, ...]:
         )
     if setting.cores is not None and setting.cores > 2 * profile.cores:
         found.append(
-            Caveat(code="extrapolates", text=f"{setting.cores:g} cores; measured on {profile.cores:g}", settle="")
+            Caveat(
+                code="extrapolates",
+                text=f"{setting.cores:g} cores; measured on {profile.cores:g}",
+                settle="ioprobe loader TARGET on a host with that many cores",
+            )
         )
+    if setting.batch_size_factor > 4 or setting.batch_size_factor < 0.25:
+        found.append(
+            Caveat(
+                code="extrapolates",
+                text=f"batches of {setting.batch_size_factor:.2g} times the measured size: time is taken to grow alike",
+                settle="ioprobe loader TARGET with that batch size",
+            )
+        )
+    if setting.num_workers > 1 and here > 1 and not profile.seen_alone and profile.serial is None:
+        blocked = profile.service_blocked_s
+        if setting.num_workers > here and blocked > 0.35 * (blocked + profile.service_cpu_s):
+            found.append(
+                Caveat(
+                    code="one-setting",
+                    text=f"measured with {here} workers only: a lock or a full link would look like latency",
+                    settle="ioprobe loader TARGET --num-workers 1",
+                )
+            )
     return tuple(found)
 
 

@@ -1,0 +1,102 @@
+"""``ioprobe predict``: what-if from a saved run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ioprobe.model.simulate import System
+from ioprobe.run import dumps
+from ioprobe_cli.main import run as ioprobe
+from tests.model_truth import emulated_step, loader_run, noisy, run_of
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = tuple((0.002, float(b), 0.0) for b in noisy(0.030, 0.2, 61))
+    truth = System(2, (rows,), feed_cpu_s=0.0003, receive_cpu_s=0.0004, dispatch_cpu_s=0.0001)
+    run = run_of(loader_run(truth, 160), step=emulated_step(0.008))
+    path = tmp_path_factory.mktemp("run") / "run.json"
+    path.write_bytes(dumps(run))
+    return path
+
+
+def predicted(saved: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert ioprobe(["predict", str(saved), *words, "--format", "json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_each_combination_is_a_point_in_the_order_asked(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(saved, capsys, "--set", "num_workers=4,8", "step_ms=10,20", "--set", "prefetch_factor=4")
+    settings = [point["settings"] for point in found["points"]]  # type: ignore[index,union-attr,attr-defined]
+    assert [(s["num_workers"], s["step_ms"], s["prefetch_factor"]) for s in settings] == [
+        (4, 10.0, 4),
+        (4, 20.0, 4),
+        (8, 10.0, 4),
+        (8, 20.0, 4),
+    ]
+    assert found["kind"] == "predict"
+    assert found["schema"] == 1
+
+
+def test_more_workers_are_predicted_faster_with_an_interval(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(saved, capsys, "--set", "num_workers=4 step_ms=0")
+    rate = found["points"][0]["samples_per_s"]  # type: ignore[index]
+    assert rate["value"] == pytest.approx(4 * 16 / 0.032, rel=0.05)
+    assert rate["low"] < rate["value"] < rate["high"]
+    assert found["points"][0]["binding"] == "workers"  # type: ignore[index]
+
+
+def test_the_folder_of_a_run_is_as_good_as_its_file(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ioprobe(["predict", str(saved.parent)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("PREDICTED  from 156 measured batches of truth\n")
+    assert "Over num_workers" in out
+
+
+def test_a_forecast_far_from_the_measurement_carries_a_caveat(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(saved, capsys, "--set", "num_workers=16 cores=64")
+    codes = [c["code"] for c in found["caveats"]]  # type: ignore[attr-defined]
+    assert codes == ["extrapolates", "extrapolates", "one-setting"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "workers=4"], "cannot predict 'workers': no such key"),
+        (["--set", "num_workers"], "cannot read 'num_workers'; expected KEY=VALUE"),
+        (["--set", "num_workers=-1"], "num_workers is '-1'; expected a whole number from 0 to 4096"),
+        (["--set", "step_ms=soon"], "step_ms is 'soon'; expected a number"),
+        (["--set", "decode_x=0"], "decode_x is '0'; expected a positive number"),
+        (["--set", "in_order=perhaps"], "in_order is 'perhaps'; expected true or false"),
+        (["--set", "cores=4", "--set", "cores=8"], "'cores' is given twice"),
+        (["--set", "num_workers=" + ",".join(map(str, range(300)))], "more than 200 combinations are asked for"),
+        (["--set", "storage_x=2 storage_mb_s=100"], "storage_mb_s and storage_x exclude each other"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_in_one_line(
+    saved: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert ioprobe(["predict", str(saved), *words]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.splitlines()[0] == f"Error: {message}"
+    assert len(seen.err.splitlines()) == 2
+
+
+def test_a_missing_run_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ioprobe(["predict", str(tmp_path / "none.json")]) == 2
+    assert "cannot read run file" in capsys.readouterr().err
+
+
+def test_a_halved_decode_time_speeds_up_a_decoding_loader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tuple((float(c), 0.0, 0.0) for c in noisy(0.020, 0.2, 61))
+    path = tmp_path / "run.json"
+    path.write_bytes(dumps(run_of(loader_run(System(2, (rows,), cores=2.0), 160))))
+    found = predicted(path, capsys, "--set", "decode_x=0.5")
+    now, half = found["current"], found["points"][0]  # type: ignore[index]
+    assert half["samples_per_s"]["value"] == pytest.approx(2 * now["samples_per_s"]["value"], rel=0.05)  # type: ignore[index]
+    assert half["settings"]["decode_x"] == 0.5
