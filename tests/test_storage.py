@@ -7,6 +7,7 @@ import os
 import tarfile
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -313,3 +314,20 @@ def test_the_concurrency_that_a_rate_needs_follows_littles_law() -> None:
     measured = job(samples=500, processes=2)  # 250 samples/s from 2 readers: 125 each
     assert rates.concurrency_for_samples(measured, 1000) == 8
     assert rates.concurrency_for_samples(job(), 1000) is None
+
+
+def test_a_file_name_that_is_no_text_is_measured_and_can_be_stored(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xfe.tar")
+    try:
+        write_tar(tmp_path / name)
+    except OSError:
+        pytest.skip("the file system takes text names only")
+    jobs = measure_dataset(str(tmp_path / name), seconds=0.2, concurrency=1)
+    assert jobs[0].bytes_read > 0
+    assert b"\xef\xbf\xbd" in msgspec.json.encode(jobs)
+
+
+def test_where_processes_are_not_counted_the_disk_is(shards: str, on_disk: None) -> None:
+    counter = storage.pagecache.DeviceBytes(Path(shards).parent)
+    found = counter.since()
+    assert found is None or found >= 0

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ioprobe.errors import MeasureError, StoreError, TargetError, UsageError
-from ioprobe.probe import storage_block
+from ioprobe.probe import storage_block, storage_crew
 from ioprobe.probe.engines import aio, common, preadv, replay, uring
 from ioprobe.probe.engines.board import Board
 from ioprobe.probe.engines.offsets import Pass
@@ -398,3 +398,15 @@ def test_a_replay_reports_an_input_output_error_and_ends_after_a_few(tmp_path: P
     assert len(facts["errors"]) == replay.MAX_ERRORS
     assert facts["errors"][0]["errno"] == errno.EIO
     assert len(columns["nbytes"]) == 0
+
+
+def test_storage_that_does_not_answer_ends_the_measurement_in_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "hangs")  # opening it waits for a writer that never comes
+    monkeypatch.setattr(storage_crew, "_GRACE_S", 0.2)
+    with Crew("replay", [{"items": [[str(tmp_path / "hangs"), [[0, 10]]]], "chunk_bytes": 4096}]) as crew:
+        child = crew._children[0].pid
+        with pytest.raises(MeasureError, match="a read does not come back: the storage does not answer"):
+            crew.round({}, 0.1)
+    assert not Path(f"/proc/{child}").exists()

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from ioprobe.errors import StoreError, TargetError, UsageError
+from ioprobe.probe import storage_crew, storage_objects
 from ioprobe.probe.engines import objects
 from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
@@ -169,6 +170,16 @@ def test_credentials_that_expire_meanwhile_fail_at_once_with_the_reason(s3_port:
     assert jobs[0].failure is not None
     assert "access was denied (ExpiredToken)" in jobs[0].failure.message
     assert "expired" in jobs[0].failure.hint
+
+
+def test_a_store_that_hangs_is_given_up_in_bounded_time(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_objects, "_LIST_LIMIT_S", 0.1)
+    monkeypatch.setattr(storage_crew, "_GRACE_S", 0.2)
+    with (
+        proxy.serving(proxy.FaultyProxy(http.port, fault=lambda n, line: "hang")) as middle,
+        pytest.raises(StoreError, match="the store does not answer within 100 ms"),
+    ):
+        measure(f"{middle.url}/ds/s-0.tar")
 
 
 def test_latency_of_the_store_shows_in_the_figures(http: Any) -> None:

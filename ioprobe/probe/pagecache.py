@@ -284,3 +284,23 @@ def cgroup_read_bytes(root: str = "/sys/fs/cgroup") -> int | None:
             return sum(int(w[7:]) for line in file for w in line.split() if w.startswith("rbytes="))
     except (OSError, ValueError):
         return None
+
+
+class DeviceBytes:
+    """Bytes read from the device since this was made, by others, too: the fallback where processes are not counted.
+
+    The cgroup's own count comes first; the disk's includes everybody on the machine.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._cgroup = cgroup_read_bytes()
+        self._disk = disk_read_bytes(path)
+
+    def since(self) -> int | None:
+        """Return the bytes, or None where nothing counts them."""
+        now = cgroup_read_bytes()
+        if now is not None and self._cgroup is not None:
+            return now - self._cgroup
+        now = disk_read_bytes(self._path)
+        return None if now is None or self._disk is None else now - self._disk

@@ -29,6 +29,7 @@ from ioprobe.probe.storage_place import (
     network_caveat,
     not_dropped_caveat,
     place_of,
+    shown,
 )
 from ioprobe.probe.storage_plan import Item, Plan, members_of, plan_dataset
 from ioprobe.probe.storage_series import Window, latency_summary, narrow_enough, replies_window, slice_series
@@ -199,6 +200,7 @@ class _Phase:
     def _round(self, seconds: float, *, keep: bool) -> bool:
         """Measure once; return whether another round makes sense."""
         commands = self._warm_limits() if self.state == "warm" else None
+        counter = pagecache.DeviceBytes(self.plan.paths[0])
         replies = self.crew.round({"rewind": True}, seconds, self._watch() if keep else None, each=commands)
         if not keep:
             return True
@@ -207,7 +209,7 @@ class _Phase:
             self.errors += reply.facts["errors"]
             self.opened += (reply.column("open_ns") / 1e9).tolist()
             self.first += (reply.column("first_ns") / 1e9).tolist()
-        self._add_device_bytes(replies)
+        self._add_device_bytes(replies, counter)
         window = replies_window(replies)
         if window is not None:
             self.windows.append(window)
@@ -242,10 +244,10 @@ class _Phase:
 
         return watch
 
-    def _add_device_bytes(self, replies: list[Reply]) -> None:
-        for reply in replies:
-            found = reply.facts["device_bytes"]
-            self.device_bytes = None if found is None or self.device_bytes is None else self.device_bytes + found
+    def _add_device_bytes(self, replies: list[Reply], counter: pagecache.DeviceBytes) -> None:
+        found = [r.facts["device_bytes"] for r in replies]
+        total = counter.since() if None in found else sum(found)
+        self.device_bytes = None if total is None or self.device_bytes is None else self.device_bytes + total
 
     @property
     def job(self) -> StorageJob:
@@ -257,7 +259,7 @@ class _Phase:
         samples = plan.samples and plan.planned_bytes and round(nbytes * plan.samples / plan.planned_bytes)
         job = StorageJob(
             name=f"{_TITLES[plan.pattern]}, {self.state}",
-            url=plan.url,
+            url=shown(plan.url),
             pattern=plan.pattern,
             block_bytes=plan.sample_bytes if plan.pattern in ("random", "members") else plan.chunk_bytes,
             processes=len(self.shares),
@@ -293,7 +295,7 @@ class _Phase:
     def _failure(self) -> Failure | None:
         if not self.errors:
             return None
-        first = self.errors[0]
+        first = {name: shown(str(value)) for name, value in self.errors[0].items()}
         return Failure(
             phase="storage",
             kind="exception",

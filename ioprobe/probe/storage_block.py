@@ -27,6 +27,7 @@ from ioprobe.probe.storage_place import (
     network_caveat,
     not_dropped_caveat,
     place_of,
+    shown,
 )
 from ioprobe.probe.storage_series import narrow_enough
 from ioprobe.run import Caveat, Failure, StorageJob
@@ -291,10 +292,11 @@ class _Measurement:
             "seed": self.seed + self.rounds,
             "ramp_ns": int(ramp_s * 1e9),
         }
+        counter = pagecache.DeviceBytes(self.ask.path)
         replies = self.crew.round(command, ramp_s + max(0.1, seconds), self._watch(ramp_s))
         if self.crew.board.stopped:
             self.stopped = "interval"
-        self._add(replies)
+        self._add(replies, counter)
         return any(r.facts["exhausted"] for r in replies)
 
     def _watch(self, ramp_s: float) -> Watch:
@@ -311,7 +313,7 @@ class _Measurement:
 
         return watch
 
-    def _add(self, replies: list[Reply]) -> None:
+    def _add(self, replies: list[Reply], counter: pagecache.DeviceBytes) -> None:
         marks = marks_total(replies)
         if marks.size >= 3:
             steps = np.diff(marks)
@@ -333,15 +335,17 @@ class _Measurement:
             if reply.facts["cpu_s"] is not None:
                 self.cpu_s += reply.facts["cpu_s"]
                 self.cpu_ops += reply.facts["cpu_ops"]
-            device = reply.facts["device_bytes"]
-            self.device_bytes = None if device is None or self.device_bytes is None else self.device_bytes + device
+        told = [reply.facts["device_bytes"] for reply in replies]
+        device = counter.since() if None in told else sum(told)
+        self.device_bytes = None if device is None or self.device_bytes is None else self.device_bytes + device
 
     def _failed(self, error: ChildError) -> Failure:
+        where = shown(self.url)
         return Failure(
             phase="storage",
             kind="exception",
-            message=f"cannot read '{error.path or self.ask.path}': {error.text}",
-            where=error.path or self.ask.path,
+            message=f"cannot read '{where}': {error.text}",
+            where=where,
             hint="look at the file and, with 'dmesg', at the device",
         )
 
@@ -354,7 +358,7 @@ class _Measurement:
         series = _regroup(self.series, _POINTS)
         job = StorageJob(
             name=self._title(),
-            url=self.url,
+            url=shown(self.url),
             pattern=self.ask.pattern,
             block_bytes=self.ask.block_bytes,
             depth=self.ask.depth,

@@ -28,6 +28,7 @@ Ints = NDArray[np.int64]
 _START_LIMIT_S = 30.0
 _GRACE_S = 5.0
 _POLL_S = 0.05
+_END_S = 0.5
 _BOOT = "import sys; sys.path[:] = {path!r}; from ioprobe.probe.engines.child import main; main()"
 
 
@@ -172,13 +173,17 @@ class Crew:
             if child.stdin is not None:
                 with contextlib.suppress(OSError):
                     child.stdin.close()
+        limit = time.monotonic() + _END_S
         for child in self._children:
             try:
-                child.wait(0.3)
+                child.wait(max(0.01, limit - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(2.0)  # a process in an uninterruptible read ends when the device answers
+        limit = time.monotonic() + _END_S
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                # A process in an uninterruptible read ends when the device answers; it is not waited for.
+                child.wait(max(0.01, limit - time.monotonic()))
             if child.stdout is not None:
                 child.stdout.close()
         self.board.close()

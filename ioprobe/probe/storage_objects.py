@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -105,28 +106,18 @@ def measure_objects(
         StoreError: the store refused, failed or does not answer.
         UsageError: the client's package is not installed.
     """
-    target = _Target(url, url.partition("://")[0].rpartition("::")[2], dict(storage_options or {}), client)
-    if "::" in url:
-        raise UsageError(f"'{target.name}' is a chain of file systems", hint="name the store itself")
     say = progress or (lambda text, share: None)
-    processes = max(1, min(concurrency, 32))
-    try:
-        with Crew("objects", [target.job() for _ in range(processes)]) as crew:
-            say("storage: listing", 0.0)
-            listing = _list(target, crew)
-            samples = _samples(facts, samples_per_shard, listing)
-            work = _Work(target, crew, listing, samples, processes, seconds)
-            jobs = [work.whole(seconds * (0.3 if ladder else 0.7), say)]
-            if ladder and jobs[0].failure is None:
-                jobs += work.ladders(seconds * 0.7, say)
-            elif jobs[0].failure is None:
-                jobs.append(work.get("range", 1, processes, seconds * 0.3))
-    except ChildError as error:
-        raise UsageError(
-            f"the client for '{target.name}' cannot be used: {_client_fault(error)}", hint=_HINTS["client"]
-        ) from None
-    jobs[0].caveats = [*jobs[0].caveats, *listing.caveats]
-    return jobs
+    say("storage: listing", 0.0)
+    with ObjectsProbe(url, storage_options, client=client, processes=max(1, min(concurrency, 32))) as probe:
+        probe.samples_per_byte = _samples(facts, samples_per_shard, probe.listing)
+        probe.allow(seconds)
+        jobs = [probe.whole(seconds * (0.3 if ladder else 0.7), say)]
+        if ladder and jobs[0].failure is None:
+            jobs += probe.ladders(seconds * 0.7, say)
+        elif jobs[0].failure is None:
+            jobs.append(probe.get("range", 1, probe.processes, seconds * 0.3))
+        jobs[0].caveats = [*jobs[0].caveats, *probe.listing.caveats]
+        return jobs
 
 
 def _client_fault(error: ChildError) -> str:
@@ -168,7 +159,7 @@ def _list(target: _Target, crew: Crew) -> _Listing:
         heads = crew.round({"do": "head", "url": target.name, "paths": some}, 2.0)[0]
     except MeasureError:
         raise StoreError(
-            f"cannot list '{target.name}': the store does not answer within {_LIST_LIMIT_S:.0f} s",
+            f"cannot list '{target.name}': the store does not answer within {format_seconds(_LIST_LIMIT_S)}",
             hint=_HINTS["timeout"],
         ) from None
     times = heads.column("latency_ns")
@@ -183,19 +174,50 @@ def _list(target: _Target, crew: Crew) -> _Listing:
     return _Listing(rows, facts["objects"], facts["bytes"], facts["list_s"], head_s, facts["client"], caveats)
 
 
-class _Work:
+class ObjectsProbe:
+    """Processes with a client each, and what is there to read. A context manager.
+
+    Args:
+        url: See :func:`measure_objects`.
+        storage_options: For the client.
+        client: ``fsspec`` or ``obstore``.
+        processes: How many processes stand ready.
+
+    Raises:
+        TargetError, StoreError, UsageError: see :func:`measure_objects`.
+    """
+
     def __init__(
-        self,
-        target: _Target,
-        crew: Crew,
-        listing: _Listing,
-        samples_per_byte: float | None,
-        processes: int,
-        seconds: float,
+        self, url: str, storage_options: Mapping[str, Any] | None = None, *, client: str = "fsspec", processes: int = 1
     ) -> None:
-        self.target, self.crew, self.listing = target, crew, listing
-        self.samples_per_byte, self.processes = samples_per_byte, processes
+        scheme = url.partition("://")[0]
+        self.target = _Target(url, scheme, dict(storage_options or {}), client)
+        if "::" in scheme:
+            raise UsageError(f"'{self.target.name}' is a chain of file systems", hint="name the store itself")
+        self.processes = processes
+        self.samples_per_byte: float | None = None
         self.dealt = False
+        self.until = math.inf
+        try:
+            self.crew = Crew("objects", [self.target.job() for _ in range(processes)])
+        except ChildError as error:
+            raise UsageError(
+                f"the client for '{self.target.name}' cannot be used: {_client_fault(error)}", hint=_HINTS["client"]
+            ) from None
+        try:
+            self.listing = _list(self.target, self.crew)
+        except BaseException:
+            self.crew.close()
+            raise
+
+    def __enter__(self) -> ObjectsProbe:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.crew.close()
+
+    def allow(self, seconds: float) -> None:
+        """Measure rungs of slow answers longer for as many seconds from now."""
         self.until = time.monotonic() + seconds
 
     def _time_left(self, seconds: float) -> bool:
@@ -284,6 +306,7 @@ class _Work:
             series_bytes_per_s=slice_series(windows)[0].tolist(),
             first_byte_s=_first_byte(replies) if mode == "range" else None,
             client=self.listing.client,
+            cpu_s_per_op=_cpu_s_per_op(replies),
             retries=sum(r.facts["retries"] for r in replies),
             throttled=sum(r.facts["throttled"] for r in replies),
             used_bytes=nbytes if mode == "range" else None,
@@ -345,6 +368,11 @@ def _first_byte(replies: Sequence[Reply]) -> float | None:
     """Small ranges are nearly all waiting for the first byte."""
     found = [r.column("latency_ns") for r in replies if r.column("latency_ns").size]
     return float(np.median(np.concatenate(found))) / 1e9 if found else None
+
+
+def _cpu_s_per_op(replies: Sequence[Reply]) -> float | None:
+    ops = sum(r.column("done_ns").size for r in replies)
+    return sum(float(r.facts["cpu_s"]) for r in replies) / ops if ops else None
 
 
 def _get_caveats(job: StorageJob, replies: Sequence[Reply]) -> list[Caveat]:

@@ -64,6 +64,11 @@ def place_of(path: str | os.PathLike[str], mountinfo: str | None = None) -> Plac
     return best
 
 
+def shown(path: str) -> str:
+    """Return a path as it can be printed and stored: bytes that are no UTF-8 are replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def direct_alignment(path: str | os.PathLike[str]) -> int | None:
     """Return the offset alignment [bytes] that O_DIRECT needs here, 0 where it is not supported, None if untold."""
     number = _NR_STATX.get(platform.machine())

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from ioprobe.data.formats import FORMATS
 from ioprobe.data.urls import expand_braces, suffix_of
 from ioprobe.errors import StoreError, TargetError
+from ioprobe.probe.storage_place import shown
 from ioprobe.run import Caveat, DatasetFacts
 from ioprobe.units import format_bytes, format_count
 
@@ -203,13 +204,18 @@ def _listing_caveats(
     caveats = []
     if len(full) < len(files):
         empty = next(path for path, size in files if size == 0)
-        text = f"{len(files) - len(full)} of {len(files)} files have zero bytes, the first is '{empty}'"
+        text = f"{len(files) - len(full)} of {len(files)} files have zero bytes, the first is '{shown(empty)}'"
         caveats.append(Caveat("empty-files", text, "write them again or leave them out of the URL"))
     if cut:
         text = f"listing stopped after {list_s:.1f} s at {format_count(len(files))} files; the rest was left out"
         caveats.append(Caveat("listing-cut", text, "name shards instead of a folder, or pack small files into shards"))
-    blocks = sum(os.stat(path).st_blocks * 512 for path, _ in full[:256])  # noqa: PTH116
-    size = sum(size for _, size in full[:256])
+    blocks = size = 0
+    for path, nbytes in full[:256]:
+        try:
+            blocks += os.stat(path).st_blocks * 512  # noqa: PTH116
+        except OSError:
+            continue  # it vanished; reading it will say so
+        size += nbytes
     if size > 1 << 20 and blocks < size / 2:
         text = (
             f"the files are sparse or compressed by the file system: {format_bytes(blocks)} on disk for "
@@ -265,7 +271,7 @@ def _sniffed(plan: Plan, full: list[tuple[str, int]]) -> Plan:
                 else [
                     Caveat(
                         "samples-estimated",
-                        f"about {format_count(estimate)} samples, counted from {members} members of '{path}'",
+                        f"about {format_count(estimate)} samples, counted from {members} members of '{shown(path)}'",
                         "pass the number of samples, or describe the dataset first",
                     )
                 ]

@@ -196,6 +196,7 @@ class _Getting:
         self.failed: dict[str, Any] | None = None
 
     def run(self) -> tuple[dict[str, Any], dict[str, array.array[int]]]:
+        cpu_before_s = time.process_time()
         threads = [threading.Thread(target=self._loop, daemon=True) for _ in range(self.threads)]
         for thread in threads:
             thread.start()
@@ -216,6 +217,7 @@ class _Getting:
             "retries": self.retries,
             "ranges_ignored": self.ranges_ignored,
             "hung": hung,
+            "cpu_s": time.process_time() - cpu_before_s,
             "at_ns": self.at_ns,
             "end_ns": self.end_ns,
         }
