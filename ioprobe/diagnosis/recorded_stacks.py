@@ -10,7 +10,7 @@ import math
 from collections import Counter
 
 from ioprobe.diagnosis.types import Diagnosis, StallShare, Verdict
-from ioprobe.run import HotFrame, Limit, LoaderRun, Run, StackShares, Stage
+from ioprobe.run import HostLoad, HotFrame, Limit, LoaderRun, Run, StackShares, Stage
 from ioprobe.stats import Estimate
 from ioprobe.units import format_share
 
@@ -241,20 +241,20 @@ def _num_workers(run: Run) -> int:
 
 
 def _too_many_workers(run: Run) -> bool:
-    load = next((loader.load for loader in _loaders(run) if loader.load is not None), None)
+    load = _load(run)
     return load is not None and _num_workers(run) > 2 * load.cores
 
 
 def oversubscribed(run: Run) -> str:
-    """Return the clause that says that cores, not a stage, are short; empty where they are not."""
-    load = next((loader.load for loader in _loaders(run) if loader.load is not None), None)
-    if load is None or load.own_cores + load.other_cores < 0.9 * load.cores:
+    """Return the clause that says that the job's own workers are too many for the cores; empty where they are not."""
+    load = _load(run)
+    if load is None or load.own_cores < 0.8 * load.cores or not _too_many_workers(run):
         return ""
-    if load.other_cores > 0.4 * load.cores:
-        return f"other processes take {load.other_cores:.1f} of {load.cores:.0f} cores"
-    if _too_many_workers(run):
-        return f"{_num_workers(run)} workers share {load.cores:.0f} cores, all of them taken"
-    return ""
+    return f"{_num_workers(run)} workers share {load.cores:.0f} cores, {load.own_cores:.1f} of them taken by the job"
+
+
+def _load(run: Run) -> HostLoad | None:
+    return next((loader.load for loader in _loaders(run) if loader.load is not None), None)
 
 
 def _stack_reasons(run: Run) -> list[str]:
@@ -266,6 +266,10 @@ def _stack_reasons(run: Run) -> list[str]:
         top = sorted(shares.stages.items(), key=lambda item: -item[1])
         parts = [f"{s.value} {format_share(n / shares.samples)}" for s, n in top[:6] if n >= 0.005 * shares.samples]
         reasons.append(f"{name}: {', '.join(parts)} of {shares.samples} stacks")
+    load = _load(run)
+    if load is not None and load.other_cores + load.steal_cores > 0.25 * load.cores:
+        others = load.other_cores + load.steal_cores
+        reasons.append(f"processes outside the job take {others:.1f} of {load.cores:.0f} cores from it")
     if share_of(stacks_of(run, "main"), Stage.CHECKPOINT) >= FREE:
         reasons.append(
             f"checkpoints take {format_share(share_of(stacks_of(run, 'main'), Stage.CHECKPOINT))} of the time"

@@ -15,7 +15,7 @@ from ioprobe.errors import RunFileError
 from ioprobe.instrument.stages import Rule
 from ioprobe.live.stacks.recordings import read_stacks, with_calls
 from ioprobe.live.stacks.shares import Explained, Job, jobs
-from ioprobe.live.traces.events import open_text
+from ioprobe.live.traces.events import open_text, read_some
 from ioprobe.live.traces.kineto import read_kineto
 from ioprobe.live.traces.nsys import read_nsys
 from ioprobe.live.traces.partition import partitions
@@ -104,7 +104,7 @@ def recording_kind(path: str | Path) -> str:
     """
     with open_text(path) as file:
         try:
-            head = file.read(_PEEK_BYTES)
+            head = read_some(file, _PEEK_BYTES)
         except EOFError:
             head = b""
         except (OSError, zlib.error) as error:

@@ -8,7 +8,6 @@ none), the chunk is halved until the bad events are alone; those are mended wher
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import zlib
@@ -21,6 +20,8 @@ import msgspec
 from ioprobe.errors import RunFileError
 
 CHUNK_BYTES = 4 << 20
+_TRIES = 8
+"""Seams that are tried where the last one was none."""
 HEADER_BYTES = 64 << 20
 """The list of events must begin within this; device properties and process groups come before it."""
 
@@ -85,7 +86,34 @@ def open_text(path: str | Path) -> IO[bytes]:
     except OSError as error:
         file.close()
         raise RunFileError(f"cannot read recording '{path}': {error.strerror}", hint="check the path") from None
-    return io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20) if magic == b"\x1f\x8b" else file
+    if magic != b"\x1f\x8b":
+        return file
+    file.close()
+    return gzip.open(path, "rb")  # type: ignore[return-value]
+
+
+def read_some(file: IO[bytes], most: int) -> bytes:
+    """Return up to ``most`` bytes, fewer only at the end; of a gzip stream that was cut off, what can be had.
+
+    Raises:
+        EOFError: a gzip stream was cut off, and nothing more can be had.
+        OSError: reading failed.
+        zlib.error: a gzip stream is damaged.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while size < most:
+        try:
+            part = file.read1(most - size)  # type: ignore[attr-defined]
+        except EOFError:
+            if parts:
+                break
+            raise
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 class EventReader:
@@ -116,21 +144,24 @@ class EventReader:
                 if not more:
                     break
                 rest += more
-                seam = self._last_seam(rest)
-                if seam is None:
+                seams = self._last_seams(rest)
+                if not seams:
                     if len(rest) > HEADER_BYTES:
                         raise RunFileError(
                             f"cannot read trace '{self.path}': no event ends within {HEADER_BYTES >> 20} MiB",
                             hint="export the trace again",
                         )
                     continue
-                yield self._decode(rest[: seam[0] + 1])
-                rest = rest[seam[1] :]
+                # With little text at hand, its only seams may lie within one event; with more, it is damaged.
+                head = self._head(rest, seams, give_up=len(rest) >= 2 * self.chunk_bytes)
+                if head is not None:
+                    yield head[0]
+                    rest = rest[head[1] :]
             yield self._finish(rest)
 
     def _read(self, file: IO[bytes]) -> bytes:
         try:
-            return file.read(self.chunk_bytes)
+            return read_some(file, self.chunk_bytes)
         except EOFError:
             self.truncated = True  # a gzip stream that was cut off: what came before is good
             return b""
@@ -171,21 +202,32 @@ class EventReader:
             self.header.update(found)
 
     @staticmethod
-    def _last_seam(text: bytes) -> tuple[int, int] | None:
-        """Return where the last whole event ends and the next begins."""
+    def _last_seams(text: bytes) -> list[tuple[int, int]]:
+        """Return the last places where an event seems to end and the next to begin, the last one first."""
         # torch's own writer first: a fixed text is found from the right in no time.
         at = text.rfind(b"},\n  {")
         if at >= 0:
-            return at, at + 2
+            return [(at, at + 2)]
         window = 1 << 16
         while True:
             start = max(0, len(text) - window)
-            found = list(_SEAM.finditer(text, start))
-            if found:
-                return found[-1].start(), found[-1].end()
-            if start == 0:
-                return None
+            found = [(m.start(), m.end()) for m in _SEAM.finditer(text, start)]
+            if found or start == 0:
+                return found[: -_TRIES - 1 : -1]
             window *= 8
+
+    def _head(self, text: bytes, seams: list[tuple[int, int]], *, give_up: bool) -> tuple[list[Event], int] | None:
+        """Return the events before a seam, and where the rest begins; None where no seam will do."""
+        for end, begin in seams:
+            # Objects in an event's arguments have seams, too; at the wrong one the text before does not decode.
+            try:
+                return _EVENTS.decode(b"[" + text[: end + 1] + b"]"), begin
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+        if not give_up:
+            return None
+        end, begin = seams[0]
+        return self._halve(_pieces(text[: end + 1])), begin
 
     def _decode(self, text: bytes) -> list[Event]:
         try:
@@ -228,23 +270,41 @@ class EventReader:
             self._note(b'{"":0' + text[1:])
             return []
         seams = list(_SEAM.finditer(text))
-        start = seams[-1].end() if seams else 0
-        head = self._decode(text[: seams[-1].start() + 1]) if seams else []
-        words = text[start:].decode("utf-8", "replace")
+        decoder = json.JSONDecoder(strict=False)
+        for begin, end in [(m.start() + 1, m.end()) for m in seams[: -_TRIES - 1 : -1]] + [(0, 0)]:
+            try:
+                last, length = decoder.raw_decode(text[end:].decode("utf-8", "replace"))
+            except (ValueError, RecursionError):
+                continue
+            after = text[end:].decode("utf-8", "replace")[length:].lstrip()
+            if isinstance(last, dict) and self._closes(after):
+                head = self._decode(text[:begin]) if begin else []
+                event = self._mend(json.dumps(last).encode())
+                return head if event is None else [*head, event]
+        return self._torn(text, seams)
+
+    def _closes(self, text: str) -> bool:
+        """Return whether text ends the list of events and all that follows it; what follows is noted."""
+        if not text.startswith("]"):
+            return False
+        if not text[1:].strip():
+            return True
         try:
-            last, end = json.JSONDecoder(strict=False).raw_decode(words)
+            found = json.loads('{"":0' + text[1:], strict=False)
         except (ValueError, RecursionError):
-            closing = re.search(r"\}\s*\]", words)
-            if closing is None:
-                self.truncated = True
-                return head
-            event = self._mend(words[: closing.start() + 1].encode())
-            return head if event is None else [*head, event]
-        tail = words[end:].lstrip().lstrip(",").lstrip()
-        self.truncated |= not tail.startswith("]")
-        if tail.startswith("]"):
-            self._note(('{"":0' + tail[1:]).encode())
-        event = self._mend(json.dumps(last).encode()) if isinstance(last, dict) else None
+            return False
+        self.header.update(found)
+        return True
+
+    def _torn(self, text: bytes, seams: list[re.Match[bytes]]) -> list[Event]:
+        """Return the last events of a file that ends within the list, or whose last event is damaged."""
+        head = self._decode(text[: seams[-1].start() + 1]) if seams else []
+        last = text[seams[-1].end() :] if seams else text
+        closing = re.search(rb"\}\s*\]", last)
+        if closing is None:
+            self.truncated = True
+            return head
+        event = self._mend(last[: closing.start() + 1])
         return head if event is None else [*head, event]
 
 
