@@ -37,7 +37,7 @@ def predict(profile: Profile, setting: Setting, *, seed: int = 0, batches: int |
     loader = _steady(alone, setting)[0]
     ceiling = bounds(profile, setting)
     error = _error(profile, setting, ceiling.binding)
-    epoch_rate, epoch_stall = _epoch(system, samples)
+    epoch_rate, epoch_stall = _epoch(system, samples, rate, stall)
     memory, shm = _memory(profile, setting)
     p50, p95, p99 = (float(q) for q in np.quantile(waits, [0.5, 0.95, 0.99]))
     return Prediction(
@@ -90,18 +90,25 @@ def _steady(trace: Trace, setting: Setting) -> tuple[float, float, Floats]:
     return (last - skip) / span, float(waits.sum()) / span, waits
 
 
-def _epoch(system: System, samples: float) -> tuple[float | None, float | None]:
+def _epoch(system: System, samples: float, rate: float, stall: float) -> tuple[float | None, float | None]:
     """Rate and stall share over whole epochs, start-up of workers at their edges included."""
     length = system.batches_per_epoch
     if length is None or system.num_workers == 0 or length > 3000:
         return None, None
-    trace = simulate(system, 2 * length)
-    if trace.return_s.size < 2 * length:
+    # What an edge costs shows within a few rounds of the queue; the rest of a long epoch is steady state.
+    played = (
+        length
+        if system.worker_batches is not None
+        else min(length, 40 + 6 * system.num_workers * system.prefetch_factor)
+    )
+    trace = simulate(replace(system, batches_per_epoch=played), 2 * played)
+    if trace.return_s.size < 2 * played:
         return None, None
-    begin, end = float(trace.step_end_s[length - 1]), float(trace.step_end_s[2 * length - 1])
-    waits = float(trace.wait_s[length:].sum())
-    span = end - begin
-    return length / span * samples, waits / span
+    begin, end = float(trace.step_end_s[played - 1]), float(trace.step_end_s[2 * played - 1])
+    waits = float(trace.wait_s[played:].sum())
+    rest = (length - played) / rate if rate > 0 else 0.0
+    span = end - begin + rest
+    return length / span * samples, (waits + stall * rest) / span
 
 
 def _drain(system: System, stall: float, length: int) -> int | None:
