@@ -47,6 +47,9 @@ class RunQueue:
             os.close(self._fd)
             self._fd = -1
 
+    def __del__(self) -> None:
+        self.close()
+
 
 class ReadCounter:
     """Bytes and calls of read(2) of this process, all threads."""
@@ -66,6 +69,15 @@ class ReadCounter:
             return float(lines[1]), float(lines[5])
         except (OSError, IndexError, ValueError):
             return -1.0, -1.0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def device_read_bytes(pids: list[int]) -> int | None:

@@ -83,8 +83,13 @@ def settings_of(loader: Any) -> LoaderSettings:
     )
 
 
-def loader_facts(loader: Any) -> LoaderFacts:
-    """Return the facts of a loader, or of the DataLoader that a wrapper holds."""
+def loader_facts(loader: Any, *, pickle_dataset: bool = True) -> LoaderFacts:
+    """Return the facts of a loader, or of the DataLoader that a wrapper holds.
+
+    Args:
+        loader: A DataLoader or any iterable of batches.
+        pickle_dataset: Pickle the dataset to learn its size, where workers are spawned; never in a user's own job.
+    """
     from torch.utils.data import IterableDataset
 
     inner = find_dataloaders(loader)
@@ -108,7 +113,7 @@ def loader_facts(loader: Any) -> LoaderFacts:
         has_generator=main.generator is not None,
         adaptable=loader is main,
         inner_loaders=len(inner) if loader is not main else 0,
-        dataset_pickle_bytes=_pickle_bytes(dataset, settings),
+        dataset_pickle_bytes=_pickle_bytes(dataset, settings) if pickle_dataset else None,
         num_shards=_shards(dataset),
         thread_pools=_thread_pools(),
         python_object_items=_python_objects(dataset),

@@ -9,6 +9,7 @@ batches stay what they are.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,10 @@ class IteratorTrace:
         self.ready: list[int] = []
         self.ends: list[float] = []
         """When ``__next__`` raised StopIteration."""
+        self.end_calls: list[float] = []
+        """When ``__next__`` was called that raised it."""
+        self.resets: list[tuple[float, float]] = []
+        """Begin and end of each rewind of an iterator with persistent workers."""
         self._sampler_now = 0.0
         self._transport_now = 0.0
 
@@ -64,6 +69,19 @@ class IteratorTrace:
         self.sampler_s.append(self._sampler_now)
         self.transport_s.append(self._transport_now)
         self._sampler_now = self._transport_now = 0.0
+
+    def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
+        """Return the iterator's next batch, timed."""
+        ready = _ready_batches(iterator)
+        call, cpu = now(), thread_cpu()
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self.ends.append(now())
+            self.end_calls.append(call)
+            raise
+        self.add_next(call, now(), thread_cpu() - cpu, ready)
+        return batch
 
     def worker_rows(self) -> list[dict[str, float]]:
         """Return the rows that workers wrote since the last call, with their worker's number."""
@@ -104,7 +122,7 @@ def install(recorder: Recorder) -> Callable[[], None]:
     base: Any = dataloader._BaseDataLoaderIter
     multi: Any = dataloader._MultiProcessingDataLoaderIter
     single: Any = dataloader._SingleProcessDataLoaderIter
-    saved = (base.__next__, base._next_index, multi.__init__, single.__init__)
+    saved = (base.__next__, base._next_index, multi.__init__, single.__init__, multi._reset)
 
     def init_multi(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         _init_multi(saved[2], recorder, self, loader, *args, **kwargs)
@@ -128,23 +146,20 @@ def install(recorder: Recorder) -> Callable[[], None]:
 
     def next_batch(self: Any) -> Any:
         trace = getattr(self, _ATTRIBUTE, None)
-        if trace is None:
-            return saved[0](self)
-        ready = _ready_batches(self)
-        call, cpu = now(), thread_cpu()
-        try:
-            batch = saved[0](self)
-        except StopIteration:
-            trace.ends.append(now())
-            raise
-        trace.add_next(call, now(), thread_cpu() - cpu, ready)
-        return batch
+        return saved[0](self) if trace is None else trace.next(self, saved[0])
+
+    def reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        begin = now()
+        saved[4](self, loader, first_iter)
+        trace = getattr(self, _ATTRIBUTE, None)
+        if trace is not None and not first_iter:
+            trace.resets.append((begin, now()))
 
     base.__next__, base._next_index = next_batch, next_index
-    multi.__init__, single.__init__ = init_multi, init_single
+    multi.__init__, single.__init__, multi._reset = init_multi, init_single, reset
 
     def uninstall() -> None:
-        base.__next__, base._next_index, multi.__init__, single.__init__ = saved
+        base.__next__, base._next_index, multi.__init__, single.__init__, multi._reset = saved
 
     return uninstall
 
@@ -178,7 +193,11 @@ def _time_transport(iterator: Any, trace: IteratorTrace) -> None:
     from multiprocessing.reduction import ForkingPickler
     from queue import Empty
 
+    # A queue that its own attribute kept alive would hold its pipes until the garbage collector comes by.
+    weak = weakref.ref(queue)
+
     def get(block: bool = True, timeout: float | None = None) -> Any:
+        queue: Any = weak()
         # As multiprocessing.Queue.get does it, with a clock between waiting and receiving.
         deadline = None if timeout is None else now() + timeout
         if not queue._rlock.acquire(block, timeout):
@@ -208,14 +227,15 @@ def _time_single(iterator: Any, trace: IteratorTrace) -> None:
         return
     clock = BatchClock(trace.ring, 0)
     clock.asked()
-    collate, fetch = fetcher.collate_fn, fetcher.fetch
+    # As with queues: no cycle, else the dataset outlives its iterator.
+    collate, fetch, weak = fetcher.collate_fn, type(fetcher).fetch, weakref.ref(fetcher)
     fetcher.collate_fn = lambda samples: clock.collate(collate, samples)
     count = iter(range(1 << 62))
 
     def timed(index: Any) -> Any:
         clock.asked()
         clock.got()
-        batch = fetch(index)
+        batch = fetch(weak(), index)
         clock.put(next(count), batch)
         return batch
 

@@ -57,7 +57,7 @@ class StackSampler:
 
     def _run(self) -> None:
         me = threading.get_ident()
-        last_flush = time.monotonic()
+        last_flush, pause_s = time.monotonic(), 1.0
         # Event.wait would take a lock that the sampled threads may hold at fork; a plain sleep does not.
         while not self._stop.is_set():
             time.sleep(self._period_s)
@@ -68,9 +68,12 @@ class StackSampler:
                 key = (ident, _key(frame))
                 self._counts[key] = self._counts.get(key, 0) + 1
             del frames
-            if self._on_flush and time.monotonic() - last_flush > 1.0:
-                last_flush = time.monotonic()
+            if self._on_flush and time.monotonic() - last_flush > pause_s:
+                begin = time.monotonic()
                 self._on_flush(self.encode())
+                last_flush = time.monotonic()
+                # Naming many different stacks takes the interpreter's lock: less often, the longer it takes.
+                pause_s = max(1.0, 200 * (last_flush - begin))
 
     def encode(self, most: int = 60) -> bytes:
         """Return ``[[main, count, [[function, file, line, module, call], ...]], ...]`` as JSON, innermost first.
