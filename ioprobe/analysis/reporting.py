@@ -20,6 +20,8 @@ from ioprobe.stats import Estimate
 
 _BINS = 2000
 _MOST_POINTS = 72
+_SHOWN = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of workers on the what-if curve."""
 
 
 def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | None = None) -> Report:
@@ -83,9 +85,10 @@ def what_if(run: Run, done: Finished) -> list[WhatIfPoint]:
     now = profile.current
     step_s = now.step_s if now.step_s is not None else (done.evidence.step.seconds if done.evidence.step else 0.0)
     most = max(now.num_workers, best.recommended.num_workers, most_workers(profile, now, limits_of(run)))
-    workers = sorted({*range(min(most, 12) + 1), now.num_workers, best.recommended.num_workers})
+    shown = [count for count in _SHOWN if count <= most]
+    workers = sorted({*shown, now.num_workers, best.recommended.num_workers})
     pairs = [(now.prefetch_factor, 1.0), (now.prefetch_factor, 0.5), (now.prefetch_factor, 2.0)]
-    pairs += [(f, 1.0) for f in (1, 2, 4, 8) if f != now.prefetch_factor]
+    pairs += [(f, 1.0) for f in (1, 2, 4) if f != now.prefetch_factor]
     for factor, scale in pairs:
         for count in workers:
             if len(points) >= _MOST_POINTS:

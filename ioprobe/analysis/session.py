@@ -44,7 +44,7 @@ def analyze(request: Request, *, progress: Progress | None = None) -> Run:
         kind=request.kind,
         created_at=now_utc(),
         version=__version__,
-        host=measure_host(with_torch=True),
+        host=measure_host(),
         workload=Workload(
             target=request.target,
             command=request.command,
