@@ -13,7 +13,6 @@ from ioprobe import __version__
 from ioprobe.config import Config, HostConfig, PipelineConfig
 from ioprobe.diagnosis.check import CheckedPipeline, CheckReport, IgnoredOutcome
 from ioprobe.diagnosis.rules import gather, judge_pipeline, selected_rules
-from ioprobe.diagnosis.rules.gather import speaks_for_itself
 from ioprobe.diagnosis.types import Outcome
 from ioprobe.errors import ConfigError, IoprobeError
 from ioprobe.run import Caveat, DatasetFacts, Host, LoaderFacts, Run, now_utc
@@ -159,7 +158,7 @@ def _load(request: CheckRequest, name: str, table: PipelineConfig, known: _Known
     if request.load is False or not table.target:
         return
     target = located(table.target, request.config)
-    if _is_factory(target):
+    if is_factory(target):
         if request.load or table.num_workers is None:
             say(f"{name}: building the loader of {table.target}")
             known.loader = load_loader(target, loader_options(table), timeout_s=request.load_timeout_s)
@@ -258,12 +257,13 @@ def located(target: str, config: Config) -> str:
     if "://" in target or not config.path:
         return target
     place, colon, function = target.rpartition(":")
-    if _is_factory(target):
+    if is_factory(target):
         return f"{config.folder / place}{colon}{function}" if place.endswith(".py") else target
     return str(config.folder / target)
 
 
-def _is_factory(target: str) -> bool:
+def is_factory(target: str) -> bool:
+    """Return whether a target names a function rather than data; imports nothing, unlike the probe's own."""
     place, _, function = target.rpartition(":")
     if not place or not function.isidentifier() or "://" in target:
         return False
@@ -326,6 +326,3 @@ class _ThisHost:
         text = f"judged for this machine ({format_count(self._host.usable_cores)} usable cores), as no host table is "
         "given"
         return [Caveat("this-host", text, "add a [host] table with the training host's cores, accelerators and memory")]
-
-
-__all__ = ["CheckRequest", "check", "speaks_for_itself"]

@@ -11,10 +11,11 @@ import random
 import time
 from collections.abc import Callable
 
+from ioprobe import __version__
 from ioprobe.errors import MeasureError
 from ioprobe.probe import protocol
 from ioprobe.probe.supervise import Supervisor
-from ioprobe.run import LoaderFacts, LoaderRun
+from ioprobe.run import LoaderFacts, LoaderRun, Run, Workload, now_utc
 
 Progress = Callable[[int, int], None]
 
@@ -70,3 +71,27 @@ def _one(supervisor: Supervisor, load: protocol.Load, seconds: float) -> LoaderR
         )
     result.begun_s = begun_s
     return result
+
+
+def measure_pair(
+    base: protocol.Load, new: protocol.Load, *, rounds: int, seconds: float, hang_s: float, progress: Progress | None
+) -> tuple[Run, Run]:
+    """Return a run of each of two loaders, measured in alternating rounds; see :func:`measure_rounds`."""
+    from ioprobe.probe.host import measure_host
+
+    host = measure_host(with_torch=True)
+    created_at = now_utc()
+    measured = measure_rounds([base, new], rounds=rounds, seconds=seconds, hang_s=hang_s, progress=progress)
+    first, second = (
+        Run(
+            kind="compare",
+            created_at=created_at,
+            version=__version__,
+            host=host,
+            workload=Workload(target=load.target, step=load.step or load.step_source or None, seconds=seconds),
+            facts=facts,
+            loaders=loaders,
+        )
+        for load, (facts, loaders) in zip((base, new), measured, strict=True)
+    )
+    return first, second

@@ -1,0 +1,75 @@
+"""A comparison of two runs as text, markdown or JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ioprobe.diagnosis.budgets import show
+from ioprobe.diagnosis.compare import Comparison, MetricChange
+from ioprobe.report.words import clean
+from ioprobe.units import format_share
+
+_HEADER = ("figure", "base", "new", "change", "95% interval", "effect", "verdict")
+
+
+def render_text(result: Comparison) -> str:
+    """Return a table with one line per figure, then what differs, then the verdict."""
+    rows = [_HEADER, *(_row(change) for change in result.metrics)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(_HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    if result.differences:
+        lines += ["", "differs:", *(f"  {line}" for line in result.differences)]
+    lines += [f"note: {c.text}" + (f"; {c.settle}" if c.settle else "") for c in result.caveats]
+    lines += ["", verdict_line(result)]
+    return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def render_markdown(result: Comparison) -> str:
+    """Return a table for a pull request."""
+    lines = [f"### ioprobe compare: {result.verdict}", "", verdict_line(result), ""]
+    lines += ["| " + " | ".join(_HEADER) + " |", "| --- " * len(_HEADER) + "|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _row(change)) + " |" for change in result.metrics]
+    if result.differences:
+        lines += ["", "Differs:", "", *(f"- `{line.replace('`', chr(39))}`" for line in result.differences)]
+    lines += ["", *(f"- {c.text}" for c in result.caveats)] if result.caveats else []
+    return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def render_json(result: Comparison) -> str:
+    """Return the comparison as JSON; what is not known is null."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
+
+
+def verdict_line(result: Comparison) -> str:
+    """Return the verdict in one sentence, with the bands that it rests on."""
+    slower = [change.name for change in result.metrics if change.verdict == "slower"]
+    faster = [change.name for change in result.metrics if change.verdict == "faster"]
+    head = next(change for change in result.metrics if change.name == result.headline)
+    if slower:
+        what = f"slower: {', '.join(slower)}"
+    elif result.verdict == "faster":
+        what = f"faster: {', '.join(faster)}"
+    elif result.verdict == "same":
+        what = f"no slowdown: {head.name} is the same within {format_share(result.noise)}, or its change is not "
+        "significant"
+    else:
+        what = f"undecided: {head.name} spreads too much for {head.values} values; measure more"
+    pairing = f"{head.values} paired rounds" if head.paired else f"{head.values} values a side, not paired"
+    return f"{what} ({pairing}; noise band {format_share(result.noise)}, large {format_share(result.large)})"
+
+
+def _row(change: MetricChange) -> tuple[str, ...]:
+    points = " points" if change.scale == "points" else ""
+    sign = "+" if change.change.value >= 0 else ""
+    judged = change.verdict != "not judged"
+    word = f"much {change.verdict}" if change.large else change.verdict
+    return (
+        change.name,
+        show(change.name, change.base.value),
+        show(change.name, change.new.value),
+        f"{sign}{format_share(change.change.value)}{points}",
+        f"{format_share(change.change.low)} to {format_share(change.change.high)}" if judged else "–",
+        "–" if change.effect_size is None else f"{change.effect_size:+.1f}",
+        word,
+    )
