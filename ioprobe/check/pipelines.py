@@ -323,6 +323,6 @@ class _ThisHost:
     def caveats(self) -> list[Caveat]:
         if self._host is None:
             return []
-        text = f"judged for this machine ({format_count(self._host.usable_cores)} usable cores), as no host table is "
-        "given"
+        cores = format_count(self._host.usable_cores)
+        text = f"judged for this machine ({cores} usable cores), as no host table is given"
         return [Caveat("this-host", text, "add a [host] table with the training host's cores, accelerators and memory")]

@@ -46,8 +46,8 @@ def _judge(name: str, limit: float, metric: Metric | None, failure: str, pipelin
     else:
         status = "passed" if estimate.low >= limit else "failed" if estimate.high < limit else "undecided"
         relation = "at least"
-    text = f"{name} is {show(name, estimate.value)} ({_range(name, estimate)}); the budget is {relation} "
-    f"{show(name, limit)}"
+    seen = f"{show(name, estimate.value)} ({_range(name, estimate)})"
+    text = f"{name} is {seen}; the budget is {relation} {show(name, limit)}"
     return Outcome(name=name, status=status, text=text, pipeline=pipeline, fix=_fix(name, status, run_short=estimate.n))
 
 

@@ -51,8 +51,7 @@ def verdict_line(result: Comparison) -> str:
     elif result.verdict == "faster":
         what = f"faster: {', '.join(faster)}"
     elif result.verdict == "same":
-        what = f"no slowdown: {head.name} is the same within {format_share(result.noise)}, or its change is not "
-        "significant"
+        what = f"no slowdown: the change of {head.name} is small or not significant"
     else:
         what = f"undecided: {head.name} spreads too much for {head.values} values; measure more"
     pairing = f"{head.values} paired rounds" if head.paired else f"{head.values} values a side, not paired"
