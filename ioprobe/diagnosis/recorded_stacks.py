@@ -21,6 +21,8 @@ FREE = 0.05
 COMMUNICATES = 0.20
 """From this share on, a job that does not wait for data is bound by communication [fraction]."""
 FEWEST_STACKS = 30
+_LITTLE_IDLE = 0.2
+"""Workers that are idle less than this have no headroom, though the step does not wait yet [fraction]."""
 _LARGE_READ_BYTES = 512 << 10
 _OF_WORKERS = {
     Stage.READ: Limit.STORAGE_LATENCY,
@@ -80,6 +82,12 @@ def diagnose_stacks(run: Run) -> Diagnosis:
     reasons = _stack_reasons(run)
     waits = f"the main process is inside the loader {format_share(stall.value)} of the time"
     verdict = by_stall(stall)
+    idle = _idle(run)
+    if idle is not None and idle > 0.5 and verdict is Verdict.DATA_BOUND and stall.low < STALLED:
+        text = f"{waits}, though its workers are idle {format_share(idle)} of theirs: the two sides disagree"
+        return verdict_of(Verdict.UNDECIDED, None, text, reasons, stall)
+    if idle is not None and idle > 0.5 and verdict is Verdict.BALANCED:
+        verdict = Verdict.COMPUTE_BOUND  # what is left is the cost of handing batches over
     if verdict is Verdict.DATA_BOUND:
         limit, because = stage_below(run)
         if limit is Limit.OVERSUBSCRIPTION and _too_many_workers(run):
@@ -96,8 +104,10 @@ def diagnose_stacks(run: Run) -> Diagnosis:
             f"{format_share(share_of(main, Stage.OTHER))} of the main process's stacks are in no known stage; {waits}"
         )
         return verdict_of(Verdict.UNDECIDED, None, text, reasons, stall)
+    if verdict is Verdict.COMPUTE_BOUND and idle is not None and idle < _LITTLE_IDLE:
+        text = f"{waits}, and its workers are busy {format_share(1 - idle)} of theirs: they just keep up"
+        return verdict_of(Verdict.BALANCED, None, text, reasons, stall)
     if verdict is Verdict.COMPUTE_BOUND:
-        idle = _idle(run)
         text = waits + (f"; its workers are idle {format_share(idle)} of theirs" if idle is not None else "")
         if (hot := _hottest(main, Stage.STEP)) is not None:
             reasons.insert(0, f"the step's hottest place is {_place(hot)}")

@@ -187,6 +187,9 @@ def _trace_caveats(timeline: Timeline, parts: list[Partition]) -> Iterable[Cavea
     if not len(timeline.loader) and not any(c.code == "no-loader-ranges" for c in timeline.caveats):
         text = f"'{name}' has no DataLoader range: a wait for data would count as other idle"
         yield Caveat("no-loader-ranges", text, "record a loop over torch.utils.data.DataLoader")
+    if timeline.loader_kind.startswith("_SingleProcess"):
+        text = f"'{name}' was recorded with num_workers=0: the main process makes each batch while the step waits"
+        yield Caveat("no-workers", text, "record with num_workers set as in training")
     if parts[0].steps and parts[0].steps < 4:
         yield Caveat(
             "few-steps", f"'{name}' covers {parts[0].steps} steps", "record more: schedule(..., active=10, repeat=1)"
