@@ -410,3 +410,22 @@ def test_storage_that_does_not_answer_ends_the_measurement_in_bounded_time(
         with pytest.raises(MeasureError, match="a read does not come back: the storage does not answer"):
             crew.round({}, 0.1)
     assert not Path(f"/proc/{child}").exists()
+
+
+@pytest.mark.parametrize(("one", "together", "single"), [(100, 80, True), (100, 99, False), (50, 100, False)])
+def test_requests_are_submitted_the_way_that_the_device_answers_faster(one: int, together: int, single: bool) -> None:
+    task = common.Task.of(job(4), command(Path(__file__), at_ns=0, ramp_ns=100, end_ns=1000))
+    way = common.Submission(task, 0)
+    ops, now = 0, 0
+    while now < 100:
+        now += 10
+        ops += one if way.single else together
+        way.tried(now, ops)
+    assert way.single is single
+    assert way.tried(now + 10, ops) is single
+
+
+def test_without_a_ramp_requests_go_together() -> None:
+    task = common.Task.of(job(4), command(Path(__file__), at_ns=5, ramp_ns=0))
+    way = common.Submission(task, 5)
+    assert way.tried(10, 3) is False

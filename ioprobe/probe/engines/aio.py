@@ -19,6 +19,7 @@ import numpy as np
 from ioprobe.probe.engines.board import Board
 from ioprobe.probe.engines.common import (
     RAW_LIMIT,
+    Submission,
     Tally,
     Task,
     Usage,
@@ -40,7 +41,6 @@ _IOCB = np.dtype(
 )
 _EVENT = np.dtype([("data", "<u8"), ("iocb", "<u8"), ("res", "<i8"), ("res2", "<i8")])
 _TAKE, _MORE = 1 << 18, 1 << 14
-_BUSY, _RELAXED = 0.93, 0.80
 
 
 def _typed(*kinds: Any) -> Any:
@@ -128,7 +128,7 @@ def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str
     submit = _typed(ctypes.c_ulong, ctypes.c_long, ctypes.c_void_p)
     getevents = _typed(ctypes.c_ulong, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     nr_submit, nr_getevents, handle = context.submit, context.getevents, context.handle
-    clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
+    clock = time.perf_counter_ns
     offsets = task.offsets()
     ahead = offsets.take(_TAKE)
     coming, at, total = words_of(ahead), 0, ahead.size
@@ -139,10 +139,10 @@ def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str
         offset_of[slot * 8 + 5], queue[slot], since[slot] = coming[slot], address[slot], now
     at = ready
     ops = recorded = flying = 0
-    kept, single, next_ns = task.keep_ns <= task.at_ns, True, tally.next_ns
+    submission = Submission(task, now)
+    kept, single, next_ns = task.keep_ns <= task.at_ns, submission.single, tally.next_ns
     if kept:
         usage.start(0)
-    spent, looked = cpu_clock(), now
     while True:
         flying += ready
         if flying == 0:
@@ -185,10 +185,7 @@ def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str
                 recorded = 0
             if not going:
                 break
-            used = cpu_clock()
-            share = (used - spent) / max(1, now - looked)
-            single = share < (_BUSY if single else _RELAXED)
-            spent, looked = used, now
+            single = submission.tried(now, ops)
         if total - at < depth:
             ahead = np.concatenate([ahead[at:], offsets.take(_MORE)])
             coming, at, total = words_of(ahead), 0, ahead.size

@@ -129,6 +129,38 @@ class Tally:
             self.sum_ns += int(latencies_ns.sum())
 
 
+class Submission:
+    """Whether requests go to the kernel one by one or together: tried in turn during the ramp, then kept.
+
+    One by one, a device starts on the first while the next is prepared, which
+    some answer with a fifth more; together costs a third less CPU, which wins
+    where cores are short. Which it is depends on device and host.
+    """
+
+    _BETTER = 1.03
+    """One by one must bring this much to be worth its CPU."""
+
+    def __init__(self, task: Task, now_ns: int) -> None:
+        self.single = task.depth > 1 and task.keep_ns > task.at_ns
+        self._rates: dict[bool, list[float]] = {True: [], False: []}
+        self._ops, self._since_ns = 0, now_ns
+        self._keep_ns = task.keep_ns
+
+    def tried(self, now_ns: int, ops: int) -> bool:
+        """Note what the present way brought since the last call; return the way to go on."""
+        if not any(self._rates.values()) and self._since_ns >= self._keep_ns:
+            return self.single
+        self._rates[self.single].append((ops - self._ops) / max(1, now_ns - self._since_ns))
+        self._ops, self._since_ns = ops, now_ns
+        if now_ns < self._keep_ns:
+            self.single = not self.single
+        else:
+            one, many = (float(np.median(self._rates[way] or [0.0])) for way in (True, False))
+            self.single = one > self._BETTER * many
+            self._rates = {True: [], False: []}
+        return self.single
+
+
 class Usage:
     """CPU and device bytes of this process over the kept window."""
 
