@@ -216,6 +216,8 @@ class MainBatches(msgspec.Struct, kw_only=True):
     """Batches that lay ready when this one was asked for; -1 where it cannot be known."""
     epoch: list[int] = []
     """Epoch, from 0."""
+    meeting_s: list[float] = []
+    """Of ``step_s``: in backward passes and collectives, where ranks wait for each other [s]; empty with one rank."""
 
 
 class WorkerBatches(msgspec.Struct, kw_only=True):
@@ -365,7 +367,10 @@ class LoaderRun(msgspec.Struct, kw_only=True):
     coupled: bool
     """True for the loop (loader and step as in training), False for the loader alone."""
     purpose: str = "baseline"
-    """``baseline``, ``verify`` (at recommended settings), ``grid`` or ``calibrate``."""
+    """``baseline``, ``verify`` (at recommended settings), ``grid``, ``calibrate`` or ``other`` (a further loader of the
+    same job, such as the one for validation)."""
+    variable: str = ""
+    """What the job's own code calls the loader; empty where it cannot be told."""
     settings: LoaderSettings | None
     main: MainBatches
     workers: WorkerBatches | None = None
@@ -410,6 +415,8 @@ class StepRun(msgspec.Struct, kw_only=True):
     device: str = "cpu"
     emulated: bool = False
     """True for a constant sleep (``--step-ms`` or a workload preset) that takes no CPU."""
+    coupled: bool = False
+    """True where the steps were timed within the loop, the loader at work beside them."""
     source: str = ""
     """Where the step comes from: file.py:function, ``--step-ms 20``, ``resnet50 on H100 (...)``."""
     cpu_s: list[float] = []
