@@ -168,3 +168,19 @@ def test_a_file_without_rights_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.tar").chmod(0)
     with pytest.raises(TargetError, match=r"a\.tar': Permission denied"):
         list_shards(f"{tmp_path}/a.tar").shards[0].open()
+
+
+def test_many_named_objects_cost_one_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe({f"/named-bucket/x-{i:03d}.tar": b"1" * i for i in range(100)})
+    asked: list[str] = []
+    info = type(memory).info
+    monkeypatch.setattr(type(memory), "info", lambda self, path, **k: (asked.append(path), info(self, path, **k))[1])
+    try:
+        found = list_shards("memory://named-bucket/x-{000..099}.tar")
+        assert [s.size_bytes for s in found.shards] == list(range(100))
+        assert len(asked) < 5
+        with pytest.raises(TargetError, match=r"cannot read 'memory://named-bucket/x-100\.tar': no such file"):
+            list_shards("memory://named-bucket/x-{000..100}.tar")
+    finally:
+        memory.rm("/named-bucket", recursive=True)

@@ -19,6 +19,8 @@ from ioprobe.errors import DataError, TargetError, UsageError
 
 MAX_SHARDS = 5_000_000
 """Bound of one brace expression; a typo like {0..1e12} must not fill memory."""
+LISTED_FROM = 32
+"""Named objects from which on one listing of their folder is cheaper than a request for each."""
 SIDE_FILES = {"index.json", "index.mds.json", "_SUCCESS", "dataset_info.json", "state.json"}
 _RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
 
@@ -70,8 +72,11 @@ def list_shards(
     patterns = expand_braces(url)
     find = _find_local if local_path(url) is not None else _find_remote
     found: list[Shard] = []
-    for pattern in patterns:
-        found += find(pattern, options)
+    if find is _find_remote and len(patterns) > LISTED_FROM and not patterns[0].startswith("http"):
+        found = _find_named(patterns, options)
+    else:
+        for pattern in patterns:
+            found += find(pattern, options)
     shards = tuple(sorted(found, key=lambda s: s.url))
     if not shards:
         raise TargetError(f"no file matches '{redact_url(url)}'", hint="check the pattern; quote it in the shell")
@@ -207,6 +212,29 @@ def _find_remote(pattern: str, options: dict[str, Any]) -> list[Shard]:
         for found, info in infos.items()
         if info.get("type") != "directory" and not found.rpartition("/")[2].startswith(".")
     ]
+
+
+def _find_named(urls: list[str], options: dict[str, Any]) -> list[Shard]:
+    """Return the shards of many URLs without globs, by one listing of each folder.
+
+    Raises:
+        TargetError: one of them is not there.
+    """
+    folders: dict[str, dict[str, Shard]] = {}
+    found: list[Shard] = []
+    for url in urls:
+        folder, _, name = url.rpartition("/")
+        if glob.has_magic(url) or "::" in url:
+            found += _find_remote(url, options)
+            continue
+        if folder not in folders:
+            listed = _find_remote(f"{folder}/*", options)
+            folders[folder] = {s.url.rpartition("/")[2]: s for s in listed}
+        if name not in folders[folder]:
+            with readable(redact_url(url)):
+                raise FileNotFoundError
+        found.append(folders[folder][name])
+    return found
 
 
 def suffix_of(url: str) -> tuple[str, str | None]:
