@@ -22,7 +22,7 @@ Progress = Callable[[str, float, float], None]
 
 # Shares of the time budget. Loop and loader usually stop earlier, when their intervals are narrow.
 _SHARE = {"loop": 0.28, "step": 0.07, "loader": 0.16, "second": 0.08, "storage": 0.11, "verify": 0.20}
-_LEAST_S = {"loop": 3.0, "step": 0.5, "loader": 2.0, "second": 1.5, "storage": 1.5, "verify": 3.0}
+_LEAST_S = {"loop": 2.0, "step": 0.4, "loader": 1.2, "second": 1.0, "storage": 1.0, "verify": 2.0}
 _WORDS = {
     "loop": "loader and step coupled, as in training",
     "step": "the step alone, on a resident batch",

@@ -1,0 +1,209 @@
+"""``ioprobe analyze`` and ``ioprobe loader`` from the outside: exit codes, one clear line, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ioprobe.run import load
+
+FAULTS = Path(__file__).parents[1] / "fixtures" / "pipelines" / "faults.py"
+Result = subprocess.CompletedProcess[str]
+
+
+def run(folder: Path, *args: str, timeout_s: float = 90.0) -> Result:
+    """Run the command line in its own process, as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "ioprobe_cli", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def analyze(folder: Path, name: str, *args: str) -> Result:
+    return run(
+        folder,
+        "analyze",
+        f"{FAULTS}:{name}",
+        "--step",
+        f"{FAULTS}:step",
+        "--seconds",
+        "3",
+        "--no-verify",
+        "--output",
+        "out",
+        *args,
+    )
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes started below a folder that outlived the command."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if Path(process.cwd()) == folder:
+                found.append(" ".join(process.cmdline()))
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def test_json_goes_to_stdout_alone_and_holds_the_contract(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "prints_a_lot", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["diagnosis"]["verdict"] != "undecided"
+    assert {"value", "low", "high"} <= set(report["diagnosis"]["stall_share"]["measured"])
+    assert {"stage", "samples_per_s"} <= set(report["diagnosis"]["ladder"][0])
+    assert report["run"] == "out/run.json"
+    assert load(tmp_path / "out").complete
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    assert "hello from the user's code" in (tmp_path / "out" / "target.log").read_text()
+    assert "hello" not in result.stdout
+    assert not left_behind(tmp_path)
+
+
+def test_any_iterable_of_batches_is_measured(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "plain_list", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["diagnosis"]["verdict"] == "compute-bound"
+
+
+def test_a_factory_without_keywords_is_rebuilt_at_the_asked_settings(tmp_path: Path) -> None:
+    result = run(
+        tmp_path, "loader", f"{FAULTS}:without_keywords", "--num-workers", "1", "--seconds", "3", "--format", "json"
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["settings"]["num_workers"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("raises", "raised: KeyError"),
+        ("returns_nothing", "returned nothing; expected a DataLoader"),
+        ("no_such_function", "has no function 'no_such_function'"),
+        ("empty", "delivered no batch at all"),
+        ("sample_raises", "faults.py:"),
+        ("worker_exits", "exited unexpectedly"),
+    ],
+)
+def test_a_broken_loader_is_one_clear_line_and_exit_2(tmp_path: Path, name: str, says: str) -> None:
+    result = analyze(tmp_path, name)
+    assert result.returncode == 2, result.stdout + result.stderr
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error:")]
+    assert len(errors) == 1
+    assert says in errors[0]
+    assert "Traceback" not in result.stderr
+    assert not left_behind(tmp_path)
+
+
+def test_a_hanging_factory_is_ended_and_its_line_named(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "hangs", "--timeout", "5")
+    assert result.returncode == 2
+    assert "did not return within 5 s; it stands at" in result.stderr
+    assert "faults.py:" in result.stderr
+    assert not left_behind(tmp_path)
+
+
+def test_a_worker_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "worker_hangs", "--timeout", "5")
+    assert result.returncode == 2
+    assert "no progress for 5 s" in result.stderr
+    assert not left_behind(tmp_path)
+
+
+def test_a_killed_worker_is_a_verdict_about_memory(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "worker_killed", "--format", "json")
+    assert json.loads(result.stdout)["diagnosis"]["verdict"] == "misconfigured"
+    assert "killed" in json.loads(result.stdout)["diagnosis"]["evidence"]
+
+
+def test_a_step_that_raises_is_named_as_the_step(tmp_path: Path) -> None:
+    result = run(
+        tmp_path, "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step_raises", "--seconds", "3", "-o", "out"
+    )
+    assert result.returncode == 2
+    assert "the step failed: RuntimeError: shapes do not match" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["analyze", "nowhere.py:make_loader"],
+        ["analyze", "no_such_folder/*.tar"],
+        ["analyze", f"{FAULTS}:healthy", "--seconds", "-3"],
+        ["analyze", f"{FAULTS}:healthy", "--seconds", "nan"],
+        ["analyze", f"{FAULTS}:healthy", "--step-ms", "-1"],
+        ["analyze", f"{FAULTS}:healthy", "--step", "x.py:f", "--step-ms", "5"],
+        ["analyze", f"{FAULTS}:healthy", "--workload", "resnet50"],
+        ["analyze", f"{FAULTS}:healthy", "--batch-samples", "0"],
+        ["analyze", f"{FAULTS}:healthy", "--set", "novalue"],
+        ["loader", f"{FAULTS}:healthy", "--output", "/proc/nowhere"],
+    ],
+)
+def test_bad_options_are_usage_errors_and_write_nothing(tmp_path: Path, args: list[str]) -> None:
+    result = run(tmp_path, *args)
+    assert result.returncode == 2, result.stdout
+    assert "Error:" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_ctrl_c_ends_within_two_seconds_and_keeps_a_partial_run(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ioprobe_cli", "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step",
+         "--seconds", "60", "--output", "out"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    child = _wait_for_measuring(process.pid)
+    time.sleep(2.5)  # let the loop collect some batches
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    # Two seconds for ioprobe; what remains is slack for a machine that is busy with other tests.
+    assert time.monotonic() - asked < 8
+    saved = load(tmp_path / "out")
+    assert not saved.complete
+    assert saved.loaders
+    assert len(saved.loaders[0].main.call_s) > 5
+    assert not psutil.pid_exists(child)
+    assert not left_behind(tmp_path)
+
+
+def test_kill_9_of_ioprobe_takes_the_measuring_child_along(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ioprobe_cli", "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step",
+         "--seconds", "60", "--output", "out"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    child = _wait_for_measuring(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    deadline = time.monotonic() + 15
+    while psutil.pid_exists(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(child)
+
+
+def _wait_for_measuring(pid: int) -> int:
+    """Wait until the measuring child has its workers; returns the child's pid."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        for child in psutil.Process(pid).children():
+            if "ioprobe.probe.child" in " ".join(child.cmdline()) and len(child.children()) >= 2:
+                return child.pid
+        time.sleep(0.1)
+    raise AssertionError("the measurement did not begin")
