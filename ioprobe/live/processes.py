@@ -194,7 +194,7 @@ class ProcessMeter:
     def look(self) -> bool:
         """Look at every process once; return False when the job is gone."""
         now = time.monotonic()
-        if self._tree is None or now - self._tree_s > 1.0:
+        if self._tree is None or now - self._tree_s >= 1.0:
             try:
                 self._tree = roles(self._pid, self._root)
             except UsageError:
