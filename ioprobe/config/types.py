@@ -155,6 +155,8 @@ class PipelineConfig(_Table, frozen=True, kw_only=True):
     """Typical size of a sample as stored [bytes]."""
     batch_bytes: Bytes | None = None
     """Bytes of tensors in one batch as the loader delivers it [bytes]."""
+    batch_tensors: Count | None = None
+    """Tensors in one batch; each holds a file descriptor on its way."""
     row_group_rows: Positive | None = None
     row_group_bytes: Bytes | None = None
     reads: Literal["stream", "row-group-per-sample", "file-per-sample"] | None = None
