@@ -184,3 +184,23 @@ def test_use_loop_calibrates_from_the_coupled_loop() -> None:
     assert loader_rate(calibrate(run, use_loop=True), Setting(4, step_s=0.0)) == pytest.approx(
         true_rate(latency(4)), rel=0.05
     )
+
+
+@pytest.mark.parametrize(("measured", "second"), [(4, 2), (2, 1), (1, 2)])
+def test_two_worker_counts_tell_a_shared_server_from_latency(measured: int, second: int) -> None:
+    rows = tuple((0.001, 0.004, float(s)) for s in noisy(0.020, 0.02, 97))
+    truth = System(measured, (rows,), segments=4)
+    other = loader_run(replace(truth, num_workers=second), 120, purpose="calibrate")
+    profile = calibrate(run_of(loader_run(truth, 160), other))
+    assert profile.serial is not None
+    assert profile.serial.service_s == pytest.approx(0.020, rel=0.12)
+    for workers in (1, 2, 4, 8):
+        expected = true_rate(replace(truth, num_workers=workers))
+        # Two counts that both keep the server busy say little of one that does not.
+        close = 0.25 if workers == 1 and min(measured, second) > 1 else 0.08
+        assert loader_rate(profile, Setting(workers, step_s=0.0)) == pytest.approx(expected, rel=close)
+
+
+def test_two_worker_counts_that_scale_are_no_shared_server() -> None:
+    other = loader_run(latency(2), 120, purpose="calibrate")
+    assert calibrate(run_of(loader_run(latency(4), 160), other)).serial is None

@@ -8,7 +8,8 @@ import numpy as np
 
 from ioprobe.errors import MeasureError
 from ioprobe.model.contention import GROWTH, Company, company, lock_share, rise_together, workers_differ
-from ioprobe.model.fit import fit_correction, fit_serial
+from ioprobe.model.fit import fit_correction, fit_second, fit_serial
+from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import MainCosts, Memory, Profile, Serial, Setting, Startup, StepCosts
 from ioprobe.model.rows import Rows, rows_of
 from ioprobe.run import Caveat, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, Run, StepRun
@@ -37,9 +38,12 @@ def calibrate(run: Run, *, use_loop: bool = False) -> Profile:
     Raises:
         MeasureError: the run holds no loader measurement, or one too short to calibrate from.
     """
-    source = _source(run, use_loop)
+    asked = _source(run, use_loop)
+    source = _with_workers_if_any(run, asked)
     facts = run.facts or LoaderFacts()
     base = _base(run, source, facts)
+    if source is not asked:
+        base = replace(base, current=_setting(asked.settings, base.step, asked), startup=_startup(source))
     rows = rows_of(source)
     settings = source.settings
     if rows is None and settings is not None and settings.num_workers == 0 and base.kind != "opaque":
@@ -77,6 +81,24 @@ def _source(run: Run, use_loop: bool) -> LoaderRun:
         f"cannot predict: the longest loader measurement has {longest} batches; expected {LEAST_BATCHES} or more",
         hint="measure longer (--seconds), or with smaller batches",
     )
+
+
+def _with_workers_if_any(run: Run, asked: LoaderRun) -> LoaderRun:
+    """Prefer a measurement with workers to one without: the latter knows nothing of moving batches."""
+    if asked.settings is None or asked.settings.num_workers:
+        return asked
+    found = [
+        m
+        for m in run.loaders
+        if m.name == asked.name
+        and m.failure is None
+        and not m.coupled
+        and m.settings is not None
+        and m.settings.num_workers
+        and len(m.main.wait_s) >= LEAST_BATCHES
+        and rows_of(m) is not None
+    ]
+    return found[-1] if found else asked
 
 
 def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
@@ -174,7 +196,8 @@ def _memory(source: LoaderRun) -> Memory:
 
 def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], run: Run) -> Profile:
     feed, threads = _other_threads(rows, source)
-    with_others = company(rows, more) if base.current.num_workers > 1 else None
+    crew = source.settings.num_workers if source.settings is not None else 0
+    with_others = company(rows, more) if crew > 1 else None
     profile = replace(
         base,
         fetch_cpu_s=rows.fetch_cpu_s,
@@ -183,7 +206,7 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
         collate_blocked_s=rows.collate_blocked_s,
         worker=rows.worker,
         by_worker=workers_differ(rows.worker, rows.cpu_s + rows.blocked_s),
-        worker_batches=_delivered_by(rows, base),
+        worker_batches=_delivered_by(rows, base, crew),
         worker_cpu_s=rows.overhead_s,
         feed_cpu_s=feed,
         threads_cpu_s=threads,
@@ -196,11 +219,58 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
         profile = _with_contention(profile, rows, source, with_others)
     drained = not source.coupled
     step = np.asarray(source.main.step_s, dtype=np.float64)[_steady(source) :]
-    here = profile.current.at(step_s=0.0 if drained or not step.size else float(step.mean()))
+    here = _setting(source.settings, profile.step, source).at(
+        step_s=0.0 if drained or not step.size else float(step.mean())
+    )
+    second = _second(run, source)
+    if second is not None and with_others is None:
+        there, rate = second
+        suspect = _suspect_by_rate(profile, source, rows, here, there, rate)
+        profile = replace(profile, seen_alone=True)
+        return fit_second(profile, here, suspect, there, rate.value) if suspect else fit_correction(profile, here)
     suspect = _suspect(profile, source, rows, with_others) if _loader_binds(source) else None
     if suspect is not None:
         profile = fit_serial(profile, here, suspect, with_others.blocked_alone_s if with_others else None)
     return fit_correction(profile, here)
+
+
+def _second(run: Run, source: LoaderRun) -> tuple[Setting, Estimate] | None:
+    """Return another drained measurement at another number of workers, the one that differs most."""
+    found = []
+    for m in run.loaders:
+        rate = _throughput(m)
+        if m.coupled or source.coupled or m.failure is not None or m.name != source.name or rate is None:
+            continue
+        if m.settings is None or source.settings is None or not m.settings.num_workers:
+            continue
+        apart = abs(np.log(m.settings.num_workers / max(1, source.settings.num_workers)))
+        if apart > 0:
+            found.append((float(apart), _setting(m.settings, StepCosts(), m), rate))
+    if not found:
+        return None
+    _, there, rate = max(found, key=lambda f: f[0])
+    return there, rate
+
+
+def _suspect_by_rate(
+    profile: Profile, source: LoaderRun, rows: Rows, here: Setting, there: Setting, rate: Estimate
+) -> Serial | None:
+    """Return a queue where the rates at two worker counts differ less than independent workers' would."""
+    own = profile.measured
+    if own is None or rows.blocked_s.mean() < 0.15 * (rows.cpu_s + rows.blocked_s).mean():
+        return None
+    plain = fit_correction(profile, here)
+    ratio = loader_rate(plain, there) / rate.value
+    scales_less = ratio < 1 if there.num_workers < here.num_workers else ratio > 1
+    noise = min(0.25, own.relative_halfwidth + rate.relative_halfwidth)
+    if not scales_less or abs(np.log(ratio)) < max(0.08, noise):
+        return None
+    kind = "lock" if lock_share(source.stacks) >= 0.1 else "storage"
+    because = (
+        f"{there.num_workers} workers deliver {rate.value:.0f} samples/s and {here.num_workers} {own.value:.0f}: "
+        "independent waits would scale with the workers"
+    )
+    return Serial(kind=kind, service_s=0.0, because=because)
 
 
 def _other_threads(rows: Rows, source: LoaderRun) -> tuple[float, float]:
@@ -246,7 +316,7 @@ def _loader_binds(source: LoaderRun) -> bool:
 
 def _suspect(profile: Profile, source: LoaderRun, rows: Rows, found: Company | None) -> Serial | None:
     """Return the queue that workers seem to stand in, its service time still open."""
-    if profile.current.num_workers < 2 or profile.worker_batches is not None:
+    if source.settings is None or source.settings.num_workers < 2 or profile.worker_batches is not None:
         return None
     service = float((rows.cpu_s + rows.blocked_s).mean())
     locked = lock_share(source.stacks)
@@ -269,9 +339,8 @@ def _suspect(profile: Profile, source: LoaderRun, rows: Rows, found: Company | N
     return Serial(kind=kind, service_s=0.0, because=because)
 
 
-def _delivered_by(rows: Rows, base: Profile) -> tuple[int, ...] | None:
+def _delivered_by(rows: Rows, base: Profile, crew: int) -> tuple[int, ...] | None:
     """Batches per worker where an iterable dataset has none for some of its workers."""
-    crew = base.current.num_workers
     if base.kind != "iterable" or crew < 2:
         return None
     counts = np.bincount(rows.worker, minlength=crew)

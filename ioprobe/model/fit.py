@@ -12,6 +12,10 @@ from ioprobe.model.profile import Profile, Serial, Setting
 
 CLOSE = 0.004
 """Relative error at which the replay is as good as the measurement."""
+AMPLE = 0.01
+"""Excess of a replayed rate that still counts as explained [fraction]."""
+FIT_BATCHES = 160
+"""Batches of a replay within a nested fit; the rates it compares differ by more than its noise."""
 MOST = 1.35
 """A larger correction than this (or its inverse) is no correction but another cause."""
 
@@ -46,6 +50,58 @@ def fit_serial(profile: Profile, here: Setting, suspect: Serial, blocked_alone_s
     return _queued(profile, suspect, (low + high) / 2, alone)
 
 
+def fit_second(profile: Profile, here: Setting, suspect: Serial, there: Setting, rate: float) -> Profile:
+    """Return the profile with a shared queue that explains the rates at two worker counts.
+
+    For each service time of the queue, what a batch is blocked besides is fitted
+    to the rate here; the service time is then bisected on the rate there. The
+    more of the waiting is queueing, the less the number of workers matters.
+
+    Args:
+        profile: Calibrated but for the queue.
+        here: The setting that it was calibrated at.
+        suspect: The queue, its service time open.
+        there: Another measured setting.
+        rate: Throughput there [samples/s].
+    """
+    if profile.measured is None or profile.measured.value <= 0 or rate <= 0:
+        return profile
+    fewer = there.num_workers < here.num_workers
+    low, high = 0.0, profile.samples_per_batch / max(rate, profile.measured.value)
+    fitted = profile
+    for _ in range(9):
+        service = (low + high) / 2
+        fitted = _beside(profile, here, suspect, service)
+        # More queueing brings the rate with fewer workers up, and with more workers down.
+        found = loader_rate(fitted, there, batches=FIT_BATCHES)
+        if (found < rate) == fewer:
+            low = service
+        else:
+            high = service
+    return fitted
+
+
+def _beside(profile: Profile, here: Setting, suspect: Serial, service_s: float) -> Profile:
+    """Fit what a batch is blocked outside the queue to the rate here; the least that explains it.
+
+    A queue that never empties hides what comes before it, so many values would do.
+    """
+    assert profile.measured is not None
+    most = profile.measured.value * (1 + AMPLE)
+    low, high = service_s, max(service_s, float(profile.fetch_blocked_s.mean()))
+    fitted = _queued(profile, suspect, service_s, low)
+    if loader_rate(fitted, here, batches=FIT_BATCHES) <= most:
+        return fitted
+    for _ in range(7):
+        alone = (low + high) / 2
+        fitted = _queued(profile, suspect, service_s, alone)
+        if loader_rate(fitted, here, batches=FIT_BATCHES) > most:
+            low = alone
+        else:
+            high = alone
+    return fitted
+
+
 def _queued(profile: Profile, suspect: Serial, service_s: float, alone_s: float) -> Profile:
     """Split what a batch alone is blocked into the server's part and the rest; the replay queues anew."""
     rest = np.full_like(profile.fetch_blocked_s, max(0.0, alone_s - service_s))
@@ -58,7 +114,7 @@ def fit_correction(profile: Profile, here: Setting) -> Profile:
 
     Workers' demands are scaled where workers or cores bind; the main process's where it binds.
     """
-    if profile.measured is None or profile.current.num_workers == 0 or profile.measured.value <= 0:
+    if profile.measured is None or here.num_workers == 0 or profile.measured.value <= 0:
         return profile
     binding = bounds(profile, here).binding
     if binding not in ("workers", "cores"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
+from ioprobe.stats import Estimate
 
 REMEDIES = {
     "decode": "reading and transforming twice as fast (decode library, smaller images, GPU decode)",
@@ -37,6 +40,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """A real run at a setting, against the model."""
+
+    num_workers: int
+    prefetch_factor: int
+    ratio: float
+    """Measured over predicted throughput [fraction]."""
+
+
+@dataclass(frozen=True)
 class Remedy:
     """Something other than a setting, and what the model gives for it."""
 
@@ -65,7 +78,13 @@ class SearchResult:
 
 
 def search(
-    profile: Profile, current: Setting, *, limits: Limits | None = None, tolerance: float = 0.01, seed: int = 0
+    profile: Profile,
+    current: Setting,
+    *,
+    limits: Limits | None = None,
+    tolerance: float = 0.01,
+    seed: int = 0,
+    seen: Sequence[Seen] = (),
 ) -> SearchResult:
     """Return the setting to choose and why.
 
@@ -75,13 +94,15 @@ def search(
         limits: What host and data allow.
         tolerance: How much less than the best is as good [fraction].
         seed: Seed of the replays.
+        seen: Real runs; predictions near them are scaled to agree.
     """
     limits = limits or Limits()
-    here = predict(profile, current, seed=seed)
+    here = corrected(predict(profile, current, seed=seed), seen)
     if not profile.adaptable:
         reason = "the loader is not a DataLoader whose settings can be changed"
         return SearchResult(current, here, here, 0.0, "no-change", reason, (here,), remedies(profile, here, seed=seed))
-    found = [predict(profile, s, seed=seed) for s in _grid(profile, current, limits) if s != current]
+    grid = _grid(profile, current, limits)
+    found = [corrected(predict(profile, s, seed=seed), seen) for s in grid if s != current]
     allowed = [p for p in found if _fits(p, limits)]
     if _fits(here, limits):
         allowed.append(here)
@@ -95,6 +116,36 @@ def search(
     gain = _score(pick) / _score(here) - 1 if _score(here) > 0 else 0.0
     ranked = tuple(sorted(allowed, key=lambda p: (-_score(p), *_cost(p, current))))
     return SearchResult(pick.setting, pick, here, gain, action, reason, ranked, remedies(profile, pick, seed=seed))
+
+
+def corrected(p: Prediction, seen: Sequence[Seen]) -> Prediction:
+    """Return a prediction scaled by what real runs at near settings gave over theirs.
+
+    Weights fall with the distance in log(num_workers): what the model misses
+    (a cache, a lock, the hypervisor) changes slowly from one count to the next.
+    """
+    if not seen:
+        return p
+    total = weight = 0.0
+    for run in seen:
+        far = abs(math.log((p.setting.num_workers + 1) / (run.num_workers + 1)))
+        far += 0.25 * abs(math.log(p.setting.prefetch_factor / run.prefetch_factor))
+        near = math.exp(-far / 0.4)
+        total += near * math.log(run.ratio)
+        weight += near
+    factor = math.exp(total / max(1.0, weight))
+    stall = p.stall_share
+    # stall = 1 - step x rate: a slower loop waits more.
+    moved = min(1.0, max(0.0, 1 - (1 - stall.value) * factor))
+    shift = moved - stall.value
+    return replace(
+        p,
+        samples_per_s=p.samples_per_s.scaled(factor),
+        epoch_samples_per_s=None if p.epoch_samples_per_s is None else p.epoch_samples_per_s * factor,
+        stall_share=Estimate(
+            moved, min(1.0, max(0.0, stall.low + shift)), min(1.0, max(0.0, stall.high + shift)), stall.n
+        ),
+    )
 
 
 def _score(p: Prediction) -> float:

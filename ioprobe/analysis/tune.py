@@ -1,0 +1,408 @@
+"""Calibrate once, search the model, run the pick against the present setting, correct, and stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ioprobe import __version__
+from ioprobe.analysis.request import Request
+from ioprobe.diagnosis.advice import limits_of
+from ioprobe.diagnosis.forecast import point
+from ioprobe.diagnosis.tuning import (
+    NOISE,
+    GridRow,
+    Help,
+    Knobs,
+    Recommended,
+    Tuning,
+    gain_between,
+    measured_at,
+    pooled,
+)
+from ioprobe.errors import IoprobeError, MeasureError
+from ioprobe.model.calibrate import calibrate
+from ioprobe.model.predict import predict
+from ioprobe.model.profile import Prediction, Profile, Setting
+from ioprobe.model.search import Limits, SearchResult, Seen, search
+from ioprobe.probe import protocol
+from ioprobe.probe.host import measure_host
+from ioprobe.probe.supervise import Supervisor
+from ioprobe.run import Caveat, LoaderRun, LoaderSettings, Run, Workload, now_utc
+
+Progress = Callable[[str, float, float], None]
+
+NARROW = 0.02
+"""Half-width of the measured gain at which it is known well enough [fraction]."""
+MOST_ROUNDS = 4
+"""Interleaved repetitions of pick and present setting."""
+MOST_PICKS = 3
+"""Settings that are run before the search gives in."""
+SURPRISE = 0.05
+"""Error of a prediction that makes the search look again [fraction]."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How to tune."""
+
+    budget_s: float = 60.0
+    """Bound of the whole measurement [s], start-up of processes left out."""
+    max_workers: int = 32
+    ranks_per_host: int = 1
+    tolerance: float = 0.01
+    grid: bool = False
+    """Measure the whole grid instead of trusting the model."""
+    repetitions: int = 3
+    """Of each setting of the grid."""
+
+
+def tune(request: Request, options: TuneOptions, *, progress: Progress | None = None) -> tuple[Run, Tuning]:
+    """Return the run and what it says of the settings to use.
+
+    Raises:
+        TargetError: the loader or the step cannot be made.
+        MeasureError: the loader fails, or delivers too little to calibrate from.
+    """
+    run = Run(
+        kind="tune",
+        created_at=now_utc(),
+        version=__version__,
+        host=measure_host(with_torch=True),
+        workload=Workload(
+            target=request.target,
+            command=request.command,
+            step=request.step or request.step_source or None,
+            seconds=options.budget_s,
+            unit=request.unit,
+            tokens_per_sample=request.tokens_per_sample,
+            seed=request.seed,
+        ),
+    )
+    tuner = _Tuner(request, options, run, progress or (lambda text, done, of: None))
+    try:
+        return run, tuner.tune()
+    finally:
+        tuner.supervisor.end()
+
+
+class _Tuner:
+    def __init__(self, request: Request, options: TuneOptions, run: Run, progress: Progress) -> None:
+        self.request, self.options, self.run = request, options, run
+        self.coupled = request.has_step
+        self.text = "starting: importing your code, making the loader"
+        self.begun = time.monotonic()
+        self.show = progress
+        log = request.folder / "target.log" if request.folder else None
+        self.supervisor = Supervisor(log=log, progress=self._report, hang_s=request.hang_s)
+
+    def _report(self, text: str, done_s: float, of_s: float) -> None:
+        self.show(self.text, self._spent(), self.options.budget_s)
+
+    def _spent(self) -> float:
+        return time.monotonic() - self.begun
+
+    def _left(self) -> float:
+        return self.options.budget_s - self._spent()
+
+    def tune(self) -> Tuning:
+        """Do it all; every measurement is in the run as soon as it is done."""
+        self._load()
+        profile = self._calibrate()
+        limits = self._limits()
+        if self.options.grid:
+            return self._by_grid(profile, limits)
+        current = profile.current
+        seen: list[Seen] = []
+        best = search(profile, current, limits=limits, tolerance=self.options.tolerance)
+        first = best
+        tried: list[Prediction] = []
+        while len(tried) < MOST_PICKS and best.action != "no-change" and profile.adaptable:
+            if any(_knobs(p.setting) == _knobs(best.recommended) for p in tried) or self._left() < 1.0:
+                break
+            plain = predict(profile, best.recommended)
+            tried.append(plain)
+            if not self._compare(best.recommended, current, last=len(tried) == MOST_PICKS):
+                break
+            surprise = self._note(plain, seen) | self._note(predict(profile, current), seen)
+            if not surprise:
+                break
+            best = search(profile, current, limits=limits, tolerance=self.options.tolerance, seen=seen)
+        return self._answer(profile, first, best, tried, [])
+
+    # -- measuring --------------------------------------------------------
+
+    def _load(self) -> None:
+        request = self.request
+        self.show(self.text, 0.0, 0.0)
+        self.run.facts = self.supervisor.load(
+            protocol.Load(
+                target=request.target,
+                step=request.step,
+                step_s=request.step_s,
+                step_s_per_sample=request.step_s_per_sample,
+                step_source=request.step or request.step_source,
+                loader_options=request.loader_options,
+                batch_samples=request.batch_samples,
+            )
+        )
+        self.begun = time.monotonic()
+
+    def _measure(self, text: str, seconds: float, *, coupled: bool, purpose: str, **changes: Any) -> LoaderRun:
+        self.text = text
+        self._report(text, 0.0, 0.0)
+        command = protocol.Measure(
+            coupled=coupled, purpose=purpose, seconds=seconds, least_s=min(1.5, seconds / 2), changes=changes
+        )
+        found = self.supervisor.measure(command)
+        if found.settings is None and not changes and self.run.facts is not None:
+            found.settings = self.run.facts.settings
+        self.run.loaders.append(found)
+        return found
+
+    def _calibrate(self) -> Profile:
+        """Measure the present setting, the loader alone, and a little of another setting."""
+        budget, run = self.options.budget_s, self.run
+        if self.coupled:
+            loop = self._measure("the present setting", max(2.0, 0.1 * budget), coupled=True, purpose="baseline")
+            self._refuse(loop)
+            self.text = "the step alone"
+            run.step = self.supervisor.step(protocol.Step(seconds=max(0.5, 0.04 * budget)))
+        alone = self._measure("the loader alone", max(2.0, 0.08 * budget), coupled=False, purpose="baseline")
+        self._refuse(alone)
+        settings, facts = alone.settings, run.facts
+        if facts is not None and facts.adaptable and settings is not None:
+            # One setting cannot tell a lock or a full link from latency, nor busy neighbours from slow code.
+            other = 2 if settings.num_workers < 2 else max(1, settings.num_workers // 2)
+            text = f"the loader alone with {other} workers"
+            self._measure(text, max(1.5, 0.05 * budget), coupled=False, purpose="calibrate", num_workers=other)
+        return calibrate(run)
+
+    @staticmethod
+    def _refuse(found: LoaderRun) -> None:
+        if found.failure is not None:
+            raise MeasureError(f"cannot tune: {found.failure.message}", hint=found.failure.hint)
+
+    def _limits(self) -> Limits:
+        from dataclasses import replace
+
+        limits = limits_of(self.run)
+        return replace(limits, max_workers=self.options.max_workers, ranks_per_host=self.options.ranks_per_host)
+
+    def _compare(self, pick: Setting, current: Setting, *, last: bool) -> bool:
+        """Run pick and present setting in turn until the gain is known; False where the pick fails."""
+        seconds = max(1.5, min(5.0, 0.08 * self.options.budget_s))
+        text = f"verifying num_workers={pick.num_workers}"
+        for round_ in range(MOST_ROUNDS):
+            if round_ and self._left() < 2 * seconds:
+                break
+            found = self._measure(text, seconds, coupled=self.coupled, purpose="verify", **_changes(pick, current))
+            if found.failure is not None:
+                return False
+            if len(self._seen(current)) <= round_ + (0 if last else 1):
+                self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
+            gain = gain_between(self._seen(pick), self._seen(current))
+            if gain is not None and round_ and (gain.high - gain.low) / 2 < max(NARROW, 0.1 * abs(gain.value)):
+                break
+        return True
+
+    def _seen(self, setting: Setting) -> list[Any]:
+        return measured_at(self.run.loaders, _knobs(setting), coupled=self.coupled)
+
+    def _note(self, predicted: Prediction, seen: list[Seen]) -> bool:
+        """Write down how far a prediction was off; True where it was a surprise."""
+        rate = pooled(self._seen(predicted.setting))
+        if rate is None or predicted.samples_per_s.value <= 0:
+            return False
+        s = predicted.setting
+        ratio = rate.value / predicted.samples_per_s.value
+        seen.append(Seen(s.num_workers, s.prefetch_factor, ratio))
+        return abs(ratio - 1) > max(SURPRISE, rate.relative_halfwidth)
+
+    # -- answering --------------------------------------------------------
+
+    def _answer(
+        self,
+        profile: Profile,
+        first: SearchResult,
+        best: SearchResult,
+        tried: list[Prediction],
+        grid: list[GridRow],
+    ) -> Tuning:
+        current = profile.current
+        old = self._seen(current)
+        ran = [(p, self._seen(p.setting)) for p in tried]
+        ran = [(p, s) for p, s in ran if s]
+        pick, action, reason = _decide(first, best, ran, old, self.options.tolerance)
+        runs = self._seen(pick.setting)
+        same = _knobs(pick.setting) == _knobs(current)
+        return Tuning(
+            target=self.request.target,
+            unit=self.request.unit,
+            coupled=self.coupled,
+            current=point(first.current, profile, self.run),
+            recommended=Recommended(
+                settings=_settings(pick.setting),
+                action=action,
+                reason=reason,
+                predicted=point(pick, profile, self.run),
+                samples_per_s=pooled(runs),
+                verified=None if same else gain_between(runs, old),
+            ),
+            candidates=[point(p, profile, self.run) for p in best.candidates[:40]],
+            also=[Help(code=r.code, text=r.text, gain=r.gain) for r in first.also],
+            grid=grid,
+            spent_s=self._spent(),
+            measured_settings=len({(m.settings.num_workers, m.settings.prefetch_factor) for m in self._ran()}),
+            caveats=[*profile.caveats, *self._doubts()],
+            failures=[m.failure for m in self.run.loaders if m.failure is not None],
+        )
+
+    def _ran(self) -> list[Any]:
+        return [m for m in self.run.loaders if m.settings is not None]
+
+    def _doubts(self) -> list[Caveat]:
+        loads = [m.load.other_cores for m in self.run.loaders if m.load is not None]
+        busiest = max(loads, default=0.0)
+        if busiest < 0.15 * self.run.host.usable_cores:
+            return []
+        text = f"other processes used up to {busiest:.1f} of {self.run.host.usable_cores:g} cores meanwhile"
+        return [Caveat("other-load", text, "tune again on a quiet host; 'ioprobe doctor' shows what runs")]
+
+    def _by_grid(self, profile: Profile, limits: Limits) -> Tuning:
+        """Measure every setting several times, in turn, and pick from what was measured."""
+        current = profile.current
+        settings = grid_settings(current, limits, profile)
+        rows: dict[Knobs, GridRow] = {}
+        cold = {_knobs(s): self._cold(s, current) for s in settings} if self._files() else {}
+        for _ in range(self.options.repetitions):
+            for setting in settings:
+                self._one(setting, current)
+        for setting in settings:
+            found = self._seen(setting)
+            rates = [s.samples_per_s.value for s in found][-self.options.repetitions :]
+            stalls = sorted(s.stall_share.value for s in found)
+            rows[_knobs(setting)] = GridRow(
+                settings=_settings(setting),
+                samples_per_s=rates,
+                cold_samples_per_s=cold.get(_knobs(setting)),
+                stall_share=stalls[len(stalls) // 2] if stalls and self.coupled else None,
+                failure=self._failed(setting),
+            )
+        best = search(profile, current, limits=limits, tolerance=self.options.tolerance)
+        tried = [predict(profile, s) for s in settings]
+        return self._answer(profile, best, best, tried, list(rows.values()))
+
+    def _one(self, setting: Setting, current: Setting, purpose: str = "grid") -> LoaderRun:
+        text = f"grid: num_workers={setting.num_workers} prefetch_factor={setting.prefetch_factor}"
+        changes = {} if _knobs(setting) == _knobs(current) else _changes(setting, current)
+        return self._measure(text, 3.0, coupled=self.coupled, purpose=purpose, **changes)
+
+    def _files(self) -> list[str]:
+        """Local files of the dataset, where the target is a dataset."""
+        from ioprobe.probe.target import is_factory
+
+        if is_factory(self.request.target):
+            return []
+        from ioprobe.data.shards import local_path
+        from ioprobe.data.urls import list_shards
+
+        try:
+            paths = [local_path(shard.url) for shard in list_shards(self.request.target).shards]
+        except IoprobeError:
+            return []
+        return [path for path in paths if path is not None]
+
+    def _cold(self, setting: Setting, current: Setting) -> float | None:
+        """Return the rate right after the files left the page cache; None where they stay."""
+        from ioprobe.diagnosis.steady import steady
+        from ioprobe.probe.pagecache import drop
+
+        gone = drop(self._files())
+        if gone.after is None or gone.after > 0.05:
+            return None
+        seen = steady(self._one(setting, current, purpose="grid-cold"))
+        return None if seen is None else seen.samples_per_s.value
+
+    def _failed(self, setting: Setting) -> str:
+        for m in self.run.loaders:
+            if m.failure is not None and m.settings is not None and m.settings.num_workers == setting.num_workers:
+                return m.failure.message
+        return ""
+
+
+def grid_settings(current: Setting, limits: Limits, profile: Profile) -> list[Setting]:
+    """Return the settings of a grid: the present one, doubling worker counts, two depths."""
+    from ioprobe.model.search import most_workers
+
+    if not profile.adaptable:
+        return [current]
+    most = most_workers(profile, current, limits)
+    counts = sorted({0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, current.num_workers, most})
+    found = [current]
+    for workers in [c for c in counts if c <= most]:
+        for factor in (2, 4) if workers else (2,):
+            setting = current.at(num_workers=workers, prefetch_factor=factor)
+            if not workers:
+                setting = setting.at(persistent_workers=False)
+            if _knobs(setting) not in {_knobs(s) for s in found}:
+                found.append(setting)
+    return found
+
+
+def _decide(
+    first: SearchResult,
+    best: SearchResult,
+    ran: list[tuple[Prediction, list[Any]]],
+    old: list[Any],
+    tolerance: float,
+) -> tuple[Prediction, str, str]:
+    """Choose by what was measured; where nothing was run, by the model."""
+    current = first.current
+    if not ran or not old:
+        return (best.predicted, best.action, best.reason)
+    others = [(p, s) for p, s in ran if _knobs(p.setting) != _knobs(current.setting)]
+    rates = [(p, s, rate.value) for p, s in [(current, old), *others] if (rate := pooled(s)) is not None]
+    top = max(rate for _, _, rate in rates)
+    good = [(p, s) for p, s, rate in rates if rate >= top * (1 - tolerance)]
+    pick, runs = min(good, key=lambda x: (x[0].setting.num_workers, x[0].setting.prefetch_factor))
+    gain = gain_between(runs, old)
+    if gain is None or _knobs(pick.setting) == _knobs(current.setting):
+        return current, "no-change", "no setting that was run is faster beyond the noise"
+    fewer = pick.setting.num_workers < current.setting.num_workers
+    if gain.low > 0 and gain.value > NOISE:
+        return pick, "change", f"{first.reason}; measured {100 * gain.value:+.1f}%"
+    if fewer and gain.value > -2 * NOISE:
+        return pick, "fewer-workers", f"measured {100 * gain.value:+.1f}% with {pick.setting.num_workers} workers"
+    return current, "no-change", f"the best setting that was run measured {100 * gain.value:+.1f}%, within the noise"
+
+
+def _knobs(s: Setting) -> Knobs:
+    if not s.num_workers:
+        return 0, 2, False, s.in_order
+    return s.num_workers, s.prefetch_factor, s.persistent_workers, s.in_order
+
+
+def _settings(s: Setting) -> dict[str, Any]:
+    """Return DataLoader keywords, valid as they are."""
+    if not s.num_workers:
+        return {"num_workers": 0}
+    return {
+        "num_workers": s.num_workers,
+        "prefetch_factor": s.prefetch_factor,
+        "persistent_workers": s.persistent_workers,
+    }
+
+
+def _changes(new: Setting, now: Setting) -> dict[str, Any]:
+    wanted = _settings(new)
+    if new.in_order != now.in_order:
+        wanted["in_order"] = new.in_order
+    return wanted
+
+
+def loader_settings(found: Tuning) -> LoaderSettings:
+    """Return the recommended settings in the run's own type."""
+    return LoaderSettings(**found.recommended.settings)
