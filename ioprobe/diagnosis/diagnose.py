@@ -34,7 +34,8 @@ class Finished:
 def diagnose(run: Run) -> Finished:
     """Return verdict, ladder and advice for a run."""
     evidence = gather(run)
-    recorded = diagnose_recording(run) if run.kind in ("profile", "attach") else None
+    unseen = run.kind == "run" and evidence.loop is None and evidence.alone is None
+    recorded = diagnose_recording(run) if unseen or run.kind in ("profile", "attach") else None
     if recorded is not None:
         return Finished(recorded, [], evidence, None, None)
     profile = _profile(run, evidence)

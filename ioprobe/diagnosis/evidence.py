@@ -27,6 +27,8 @@ class StepEvidence:
     emulated: bool
     pause_share: float
     """Share of the step's time in pauses at least five times the median step (checkpoints, logging)."""
+    coupled: bool = False
+    """Whether it was timed within the loop, not alone."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Evidence:
         """The step's time within the loop over its time alone; None where one of them is missing."""
         if self.loop is None or self.loop.step_s is None or self.step is None or self.step.seconds <= 0:
             return None
+        if self.step.coupled:
+            return None
         return self.loop.step_s / self.step.seconds
 
     def main_share(self, stage: Stage) -> float:
@@ -163,6 +167,7 @@ def _step(run: StepRun | None) -> StepEvidence | None:
         cores=float(cpu.sum()) / total if cpu.size == durations.size and cpu.size else None,
         emulated=run.emulated,
         pause_share=float(pauses.sum()) / total,
+        coupled=run.coupled,
     )
 
 

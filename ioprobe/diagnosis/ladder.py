@@ -153,6 +153,8 @@ def _step_rungs(evidence: Evidence) -> list[Rung]:
                 )
             )
     kind = "emulated, a constant sleep" if step.emulated else "on a resident batch"
+    if step.coupled:
+        kind = "within the loop, the loader at work beside it"
     rungs.append(
         Rung(
             stage=Stage.STEP,
