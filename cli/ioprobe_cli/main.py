@@ -77,7 +77,7 @@ SUMMARIES = {
 
 @click.command(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "IOPROBE"},
     epilog=EPILOG,
 )
 @click.version_option(__version__, prog_name="ioprobe")

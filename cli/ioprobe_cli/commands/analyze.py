@@ -15,6 +15,7 @@ from ioprobe_cli.target_options import loader_options, measure_options, step_opt
 @step_options
 @loader_options
 @measure_options
+@click.option("--pipeline", metavar="NAME", help="Pipeline of an ioprobe.toml given as TARGET.")
 @click.option("--no-verify", is_flag=True, help="Do not run the recommended setting.")
 @click.option("--no-storage", is_flag=True, help="Do not measure the dataset's storage.")
 @format_option()
@@ -35,6 +36,7 @@ def command(
     batch_samples: int | None,
     unit: str,
     tokens_per_sample: int | None,
+    pipeline: str | None,
     no_verify: bool,
     no_storage: bool,
     format_: str,
@@ -43,9 +45,9 @@ def command(
 ) -> int:
     """Measure loader, step, storage and the loop they form; name the lowest rung; verify the advice.
 
-    TARGET is a dataset URL ('data/train-{000..127}.tar', 's3://...'), or a factory of a DataLoader
-    ('train.py:make_loader', 'package.module:make_loader'). Without one, a small dataset is synthesized and an
-    accelerator emulated, so that it runs anywhere.
+    TARGET is a dataset URL ('data/train-{000..127}.tar', 's3://...'), a factory of a DataLoader
+    ('train.py:make_loader', 'package.module:make_loader'), or an ioprobe.toml. Without one, a small dataset is
+    synthesized and an accelerator emulated, so that it runs anywhere.
 
     \b
     ioprobe analyze
@@ -53,15 +55,28 @@ def command(
     ioprobe analyze 'data/train-{000..127}.tar' --workload resnet50 --accelerator h100
     """
     from ioprobe.analysis import Request
+    from ioprobe.errors import UsageError
     from ioprobe.run import now_utc
+    from ioprobe_cli.configured import is_config, pipeline_of
     from ioprobe_cli.measuring import analyze_and_report
     from ioprobe_cli.output import new_run_folder
     from ioprobe_cli.target_options import command_line, loader_keywords, step_of
 
+    found = None
+    if target is not None and is_config(target):
+        from ioprobe.config import load_config
+
+        found = pipeline_of(load_config(target), pipeline)
+        target = found.target
+        if step is None and step_ms is None and workload is None:
+            step, step_ms = found.step, None if found.step else found.step_ms
+    elif pipeline is not None:
+        raise UsageError("--pipeline needs an ioprobe.toml as TARGET")
     step_fields = step_of(step, step_ms, workload, accelerator)
     keywords = {}
     if target is not None:
         keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets)
+        keywords = {**(found.overrides if found else {}), **keywords}
     # Options are read before anything is written.
     request = Request(
         target=target or "",
