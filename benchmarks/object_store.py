@@ -60,9 +60,7 @@ def table(arguments: argparse.Namespace, endpoint: str, latency: str, clients: l
 
 
 def row(arguments: argparse.Namespace, endpoint: str, latency: str, mode: str, threads: int, client: str) -> None:
-    options: dict[str, Any] = {"key": KEY, "secret": SECRET, "endpoint_url": endpoint}
-    if client == "obstore":
-        options = {"access_key_id": KEY, "secret_access_key": SECRET, "endpoint": endpoint, "region": "us-east-1"}
+    options = {"key": KEY, "secret": SECRET, "endpoint_url": endpoint}
     with ObjectsProbe("s3://bench/", options, client=CLIENTS[client]) as probe:
         jobs = [probe.get(mode, threads, 1, arguments.seconds) for _ in range(arguments.rounds)]
     failed = next((job.failure for job in jobs if job.failure), None)

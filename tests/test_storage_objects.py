@@ -21,7 +21,7 @@ from ioprobe.probe import storage_crew, storage_objects
 from ioprobe.probe.engines import objects
 from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
-from ioprobe.probe.storage_objects import knee_of, measure_objects, objects_window
+from ioprobe.probe.storage_objects import knee_of, measure_objects, objects_window, side_by_side
 from ioprobe.run import Host, Run, StorageJob, Workload, dumps
 
 pytest.importorskip("aiohttp", reason="http through fsspec needs aiohttp")
@@ -76,7 +76,7 @@ def options(endpoint: str, secret: str = SECRET) -> dict[str, Any]:
     return {"key": KEY, "secret": secret, "endpoint_url": endpoint}
 
 
-def measure(url: str, seconds: float = 0.4, **more: Any) -> list[StorageJob]:
+def measure(url: str, seconds: float = 0.25, **more: Any) -> list[StorageJob]:
     return measure_objects(url, seconds=seconds, concurrency=1, **more)
 
 
@@ -155,7 +155,7 @@ def test_a_store_that_only_throttles_fails_after_a_few_tries(s3_port: int) -> No
     with proxy.serving(
         proxy.FaultyProxy(s3_port, fault=lambda n, line: "503" if line.startswith("GET /bucket/ds/") else "")
     ) as middle:
-        jobs = measure("s3://bucket/ds", 4.0, storage_options=options(middle.url))
+        jobs = measure("s3://bucket/ds", 2.0, storage_options=options(middle.url))
     assert len(jobs) == 1
     assert jobs[0].failure is not None
     assert "the store throttles (" in jobs[0].failure.message
@@ -200,7 +200,7 @@ def test_short_bodies_are_not_taken_for_whole_objects(http: Any) -> None:
     with proxy.serving(
         proxy.FaultyProxy(http.port, fault=lambda n, line: "short" if line.startswith("GET") else "")
     ) as middle:
-        jobs = measure(f"{middle.url}/ds/s-0.tar", 4.0)
+        jobs = measure(f"{middle.url}/ds/s-0.tar", 2.0)
     assert jobs[0].failure is not None
     assert f"{SIZE // 2} of {SIZE} bytes came" in jobs[0].failure.message
 
@@ -284,3 +284,30 @@ def test_the_window_leaves_out_ramp_and_tail() -> None:
     window = objects_window([Reply({"at_ns": 0, "end_ns": int(done[-1]) - 1}, columns)], threads=2)
     assert window is not None
     assert (window.ops, window.seconds) == (17, 17.0)
+
+
+def test_clients_side_by_side_say_which_is_the_limit() -> None:
+    slow, fast = _rung(1, 100), _rung(1, 300)
+    slow.client, fast.client = "s3fs 1", "obstore 2"
+    jobs = side_by_side([[slow], [fast]])
+    assert [j.name for j in jobs] == ["s3fs: x1", "obstore: x1"]
+    assert jobs[0].caveats[0].text == (
+        "obstore 2 reaches 300 B/s, s3fs 1 100 B/s (3.0 times): the slower client is the limit, not the store"
+    )
+
+
+def test_obstore_is_given_the_same_options_in_its_own_words() -> None:
+    found = objects._for_obstore(
+        {"key": "k", "secret": "s", "endpoint_url": "http://x", "client_kwargs": {"region_name": "eu"}}
+    )
+    names = ("access_key_id", "secret_access_key", "endpoint", "region")
+    assert [found[n] for n in names] == ["k", "s", "http://x", "eu"]
+
+
+def test_obstore_reads_the_same_objects(s3_port: int) -> None:
+    pytest.importorskip("obstore", reason="obstore is optional")
+    whole, ranges = measure("s3://bucket/ds", storage_options=options(f"http://127.0.0.1:{s3_port}"), client="obstore")
+    assert whole.failure is None
+    assert whole.bytes_read == whole.ops * SIZE > 0
+    assert (whole.client or "").startswith("obstore ")
+    assert ranges.failure is None

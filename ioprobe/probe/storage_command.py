@@ -17,7 +17,7 @@ from ioprobe.errors import IoprobeError, UsageError
 from ioprobe.probe.host import measure_host, usable_cores
 from ioprobe.probe.storage import Progress, measure_dataset
 from ioprobe.probe.storage_block import measure_block
-from ioprobe.probe.storage_objects import measure_objects
+from ioprobe.probe.storage_objects import measure_objects, side_by_side
 from ioprobe.probe.storage_plan import list_files
 from ioprobe.probe.storage_scratch import scratch_file
 from ioprobe.run import Caveat, DatasetFacts, Run, StorageJob, Workload, dumps, write_atomic
@@ -159,10 +159,9 @@ def run_storage(request: StorageRequest, progress: Progress | None = None) -> St
 
 
 def _objects(request: StorageRequest, cores: int, progress: Progress | None) -> list[StorageJob]:
-    jobs: list[StorageJob] = []
     clients = ["fsspec", "obstore"] if request.client == "both" else [request.client]
-    for client in clients:
-        jobs += measure_objects(
+    found = [
+        measure_objects(
             request.url,
             seconds=request.seconds / len(clients),
             concurrency=request.processes or cores,
@@ -172,7 +171,9 @@ def _objects(request: StorageRequest, cores: int, progress: Progress | None) -> 
             client=client,
             ladder=True,
         )
-    return jobs
+        for client in clients
+    ]
+    return found[0] if len(found) == 1 else side_by_side(found)
 
 
 def _facts(url: str) -> DatasetFacts | None:

@@ -424,3 +424,23 @@ def _scaling_caveat(one: StorageJob, many: StorageJob) -> Caveat:
         + ("the client in one process is the limit" if factor > 1.3 else "the store, the network or the cores are")
     )
     return Caveat("processes", text)
+
+
+def side_by_side(found: Sequence[list[StorageJob]]) -> list[StorageJob]:
+    """Return the jobs of several clients with their names in front, and a word on which is faster."""
+    best: dict[str, StorageJob] = {}
+    for jobs in found:
+        whole = [job for job in jobs if not job.name.startswith("ranges")]
+        best[jobs[0].client or ""] = max(whole, key=_rate)
+        for job in jobs:
+            job.name = f"{(job.client or '').split(' ')[0]}: {job.name}"
+    (fast, most), *_, (slow, least) = sorted(best.items(), key=lambda item: -_rate(item[1]))
+    if _rate(least) > 0:
+        factor = _rate(most) / _rate(least)
+        verdict = "the slower client is the limit, not the store" if factor > 1.3 else "the client is not the limit"
+        text = (
+            f"{fast} reaches {format_bandwidth(_rate(most))}, {slow} {format_bandwidth(_rate(least))} "
+            f"({factor:.1f} times): {verdict}"
+        )
+        found[0][0].caveats = [*found[0][0].caveats, Caveat("clients", text)]
+    return [job for jobs in found for job in jobs]

@@ -20,7 +20,7 @@ from typing import Any
 from ioprobe.probe.engines.board import Board
 
 MOST_LISTED = 10_000
-_ATTEMPTS = 6
+_ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -61,10 +61,8 @@ def make_client(protocol: str, options: dict[str, Any], client: str) -> Any:
 
     options = dict(options)
     if client == "obstore":
-        registry = importlib.import_module("obstore.fsspec")
-        registry.register(protocol, asynchronous=False)
-        options.setdefault("retry_config", {"max_retries": 0})
-        options.setdefault("client_options", {"timeout": "10s", "connect_timeout": "4s", "allow_http": True})
+        importlib.import_module("obstore.fsspec").register(protocol, asynchronous=False)
+        options = _for_obstore(options)
     elif protocol in ("s3", "s3a"):
         bounds = {"connect_timeout": 4, "read_timeout": 10, "retries": {"total_max_attempts": 1}}
         bounds["max_pool_connections"] = 128
@@ -75,10 +73,31 @@ def make_client(protocol: str, options: dict[str, Any], client: str) -> Any:
         kwargs = dict(options.get("client_kwargs", {}))
         kwargs.setdefault("timeout", aiohttp.ClientTimeout(total=None, sock_connect=4, sock_read=10))
         options["client_kwargs"] = kwargs
-    fs = fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+    if client != "obstore":
+        options["use_listings_cache"] = False
+    fs = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
     if hasattr(fs, "retries"):
         fs.retries = 1
     return fs
+
+
+def _for_obstore(options: dict[str, Any]) -> dict[str, Any]:
+    """Return s3fs's options in obstore's words, so that one command can ask both."""
+    words = {
+        "key": "access_key_id",
+        "secret": "secret_access_key",
+        "token": "session_token",
+        "endpoint_url": "endpoint",
+    }
+    inner = options.pop("client_kwargs", {})
+    found = {words.get(name, name): value for name, value in {**inner, **options}.items()}
+    if "region_name" in found:
+        found["region"] = found.pop("region_name")
+    if "endpoint" in found:
+        found.setdefault("region", "us-east-1")  # a store of one's own has none, but the signature needs one
+    found.setdefault("retry_config", {"max_retries": 0})
+    found.setdefault("client_options", {"timeout": "10s", "connect_timeout": "4s", "allow_http": True})
+    return found
 
 
 def client_name(fs: Any) -> str:
@@ -110,7 +129,7 @@ def list_objects(fs: Any, protocol: str, command: dict[str, Any]) -> dict[str, A
         heads += 1
         info = fs.info(pattern)
         if info.get("type") != "directory":
-            keep.add(info["name"], info.get("size"))
+            keep.add(fs._strip_protocol(pattern), info.get("size"))  # obstore's own name lacks the bucket
         elif protocol in ("s3", "s3a") and hasattr(fs, "s3"):
             cut |= _list_s3(fs, info["name"], keep, command["end_ns"])
         else:
