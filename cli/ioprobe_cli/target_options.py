@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -64,16 +64,23 @@ def command_line() -> str:
 
 
 def loader_keywords(
-    target: str, num_workers: int | None, prefetch_factor: int | None, batch_size: int | None, sets: tuple[str, ...]
+    target: str,
+    num_workers: int | None,
+    prefetch_factor: int | None,
+    batch_size: int | None,
+    sets: tuple[str, ...],
+    configured: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return keywords for the factory, or settings of the built-in loader with its defaults.
+
+    ``configured`` is what an ioprobe.toml says; options given on the command line win over it.
 
     Raises:
         UsageError: a ``--set`` that is no KEY=VALUE.
     """
     import json
 
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(configured or {})
     for name, value in (
         ("num_workers", num_workers),
         ("prefetch_factor", prefetch_factor),

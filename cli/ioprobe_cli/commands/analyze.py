@@ -75,8 +75,8 @@ def command(
     step_fields = step_of(step, step_ms, workload, accelerator)
     keywords = {}
     if target is not None:
-        keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets)
-        keywords = {**(found.overrides if found else {}), **keywords}
+        configured = found.overrides if found else None
+        keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets, configured)
     # Options are read before anything is written.
     request = Request(
         target=target or "",
