@@ -232,6 +232,19 @@ def test_a_rank_that_communicates_least_is_the_late_one() -> None:
     assert [(s.rank, s.late) for s in rank_summaries(first)] == [(0, False), (1, True)]
 
 
+def test_a_rank_that_alone_waits_for_data_is_late_and_is_judged() -> None:
+    # The other rank waits inside backward(), where no Python frame says so.
+    first = sampled(stacks("main", wait=1, step=99), stacks("worker", wait=95, read=5))
+    second = sampled(stacks("main", wait=90, step=10), stacks("worker", (Stage.READ, "read"), read=98, wait=2))
+    second.rank = 1
+    first.ranks = [second]
+    found = diagnose_stacks(first)
+    assert (found.verdict, found.limiting_stage) == (Verdict.DATA_BOUND, Limit.STORAGE_LATENCY)
+    assert found.evidence.startswith("rank 1 is late: ")
+    assert found.evidence.endswith("the other ranks wait for data 1.0% at most, and for it about 89.0%")
+    assert [(s.rank, s.late) for s in rank_summaries(first)] == [(0, False), (1, True)]
+
+
 def load(role: str, pid: int, cpu_s: float, **states: int) -> ProcessLoad:
     return ProcessLoad(role=role, pid=pid, window_s=10.0, cpu_s=cpu_s, states=states)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import msgspec
+
 from ioprobe.diagnosis.types import Diagnosis, StallShare, Verdict
 from ioprobe.run import HostLoad, HotFrame, Limit, LoaderRun, Run, StackShares, Stage
 from ioprobe.stats import Estimate
@@ -23,6 +25,8 @@ COMMUNICATES = 0.20
 FEWEST_STACKS = 30
 _LITTLE_IDLE = 0.2
 """Workers that are idle less than this have no headroom, though the step does not wait yet [fraction]."""
+_LATE = 0.15
+"""A rank is late when it waits for data this much longer than any other [fraction of the time]."""
 _LARGE_READ_BYTES = 512 << 10
 _OF_WORKERS = {
     Stage.READ: Limit.STORAGE_LATENCY,
@@ -67,9 +71,39 @@ def headroom(stall: Estimate | None) -> Estimate | None:
 def diagnose_stacks(run: Run) -> Diagnosis:
     """Return the verdict of sampled stacks, from both sides: the main process and the workers.
 
+    Of several ranks the one that waits for data longest is judged: ranks step together, so the others wait for it.
+
     Raises:
         ValueError: the run has no stacks.
     """
+    late = late_rank(run)
+    if late is not None and late[0] is not run:
+        found = _diagnose_one(late[0])
+        return msgspec.structs.replace(found, evidence=f"rank {late[0].rank} is late: {found.evidence}; {late[1]}")
+    return _diagnose_one(run)
+
+
+def late_rank(run: Run) -> tuple[Run, str] | None:
+    """Return the rank that waits for data while the others do not, with a clause on what that costs them.
+
+    In a collective all wait for the last to come, so a share of time that only one rank spends in its loader is one
+    that the others spend waiting for it, in a backward pass or wherever else their gradients meet.
+    """
+    stalls = [(stall.value, r) for r in (run, *run.ranks) if (stall := stack_stall(stacks_of(r, "main"))) is not None]
+    if len(stalls) < 2:
+        return None
+    most, slowest = max(stalls, key=lambda s: s[0])
+    others = [value for value, r in stalls if r is not slowest]
+    if most - max(others) < _LATE:
+        return None
+    cost = most - sum(others) / len(others)
+    return (
+        slowest,
+        f"the other ranks wait for data {format_share(max(others))} at most, and for it about {format_share(cost)}",
+    )
+
+
+def _diagnose_one(run: Run) -> Diagnosis:
     main = stacks_of(run, "main")
     if main is None and stacks_of(run, "worker") is None:
         raise ValueError("the run has no stacks")

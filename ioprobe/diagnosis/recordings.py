@@ -17,6 +17,7 @@ from ioprobe.diagnosis.recorded_stacks import (
     by_stall,
     diagnose_stacks,
     headroom,
+    late_rank,
     share_of,
     stack_stall,
     stacks_of,
@@ -197,24 +198,31 @@ def _stack_ranks(run: Run) -> list[RankSummary]:
     if not run.ranks:
         return []
     everyone = [run, *run.ranks]
-    stalls = [stack_stall(stacks_of(r, "main")) for r in everyone]
-    communication = [share_of(stacks_of(r, "main"), Stage.COMMUNICATION) for r in everyone]
-    # The late rank is the one that the others wait for in collectives: it communicates least itself.
-    low, high = min(communication), max(communication)
-    late = communication.index(low) if high - low > 0.1 and communication.count(low) == 1 else None
+    late, because = _late_by_stacks(everyone)
     return [
         RankSummary(
             rank=r.rank,
             host=r.host.hostname,
             samples_per_s=None,
-            stall_share=stall,
-            late=i == late,
-            because=f"in collectives {format_share(communication[i])} of the time, others up to {format_share(high)}"
-            if i == late
-            else "",
+            stall_share=stack_stall(stacks_of(r, "main")),
+            late=r is late,
+            because=because if r is late else "",
         )
-        for i, (r, stall) in enumerate(zip(everyone, stalls, strict=True))
+        for r in everyone
     ]
+
+
+def _late_by_stacks(everyone: list[Run]) -> tuple[Run | None, str]:
+    waits = late_rank(everyone[0])
+    if waits is not None:
+        return waits
+    # None waits for data: the late one is the rank that the others wait for in collectives, and communicates least.
+    shares = [share_of(stacks_of(r, "main"), Stage.COMMUNICATION) for r in everyone]
+    least, most = min(shares), max(shares)
+    if most - least <= STALLED or shares.count(least) > 1:
+        return None, ""
+    text = f"in collectives {format_share(least)} of the time, the others up to {format_share(most)}"
+    return everyone[shares.index(least)], text
 
 
 def _trace_reasons(parts: Sequence[Partition], shares: dict[str, float]) -> list[str]:
