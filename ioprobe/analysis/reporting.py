@@ -10,6 +10,7 @@ import numpy as np
 
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.diagnose import Finished, diagnose
+from ioprobe.diagnosis.ranks import late_sentence, leading, rank_summaries
 from ioprobe.diagnosis.recordings import shares_of
 from ioprobe.diagnosis.steady import cycles, steady, waits
 from ioprobe.diagnosis.types import Advice, Report, Timeline, WhatIfPoint
@@ -26,6 +27,8 @@ _SHOWN = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | None = None) -> Report:
     """Return the report of a run: everything but the measurements is computed here, anew."""
+    if run.ranks:
+        return _of_ranks(run, run_path, page_path)
     done = diagnose(run)
     loop = run.loop() or run.loader_alone()
     return Report(
@@ -50,6 +53,26 @@ def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | N
         failures=[*run.failures, *(m.failure for m in run.loaders if m.failure)]
         + ([run.step.failure] if run.step and run.step.failure else []),
         metrics=metrics(run, done),
+    )
+
+
+def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
+    """Return the report of a job with several ranks: that of the rank which sets the pace, with all ranks beside it."""
+    lead = leading(run)
+    report = report_from_run(msgspec.structs.replace(lead, ranks=[]), run_path=run_path, page_path=page_path)
+    reasons = [text for text in (late_sentence(run),) if text]
+    if not reasons and lead is not run:
+        reasons = [f"rank {lead.rank} waits most for data; the figures are those of its loop"]
+    partitions = [p for r in (run, *run.ranks) for p in r.partitions]
+    return msgspec.structs.replace(
+        report,
+        complete=run.complete,
+        diagnosis=msgspec.structs.replace(report.diagnosis, reasons=[*reasons, *report.diagnosis.reasons]),
+        partition=shares_of(partitions) if partitions else None,
+        partitions=partitions,
+        ranks=rank_summaries(run),
+        caveats=[*run.caveats, *(c for c in report.caveats if c not in run.caveats)],
+        failures=[*run.failures, *(f for f in report.failures if f not in run.failures)],
     )
 
 
@@ -119,7 +142,8 @@ def _measured(run: Run) -> list[WhatIfPoint]:
     step_ms = round(1e3 * sum(step.durations_s) / len(step.durations_s), 3) if step and step.durations_s else None
     for measured in run.loaders:
         seen = steady(measured)
-        if seen is None or measured.settings is None or not measured.coupled or step_ms is None:
+        other = measured.purpose == "other"
+        if seen is None or measured.settings is None or not measured.coupled or step_ms is None or other:
             continue
         points.append(
             WhatIfPoint(

@@ -72,7 +72,7 @@ class IteratorTrace:
 
     def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         """Return the iterator's next batch, timed."""
-        ready = _ready_batches(iterator)
+        ready = ready_batches(iterator)
         call, cpu = now(), thread_cpu()
         try:
             batch = original(iterator)
@@ -242,7 +242,7 @@ def _time_single(iterator: Any, trace: IteratorTrace) -> None:
     fetcher.fetch = timed
 
 
-def _ready_batches(iterator: Any) -> int:
+def ready_batches(iterator: Any) -> int:
     """Return how many batches lie ready for the main process; -1 where it cannot be known."""
     info = getattr(iterator, "_task_info", None)
     if info is None:
