@@ -105,7 +105,7 @@ def theirs(arguments: argparse.Namespace, block_bytes: int, depth: int, engine: 
         "fio", "--name=pair", f"--filename={arguments.file}", "--readonly", "--time_based", "--randrepeat=0",
         f"--rw={'randread' if arguments.pattern == 'random' else 'read'}", f"--bs={block_bytes}",
         f"--iodepth={depth}", f"--ioengine={FIO_ENGINES[engine]}", f"--direct={int(not arguments.warm)}",
-        f"--runtime={arguments.seconds}", "--ramp_time=0.3", "--invalidate=0", "--lat_percentiles=1",
+        f"--runtime={round(arguments.seconds * 1000)}ms", "--ramp_time=300ms", "--invalidate=0", "--lat_percentiles=1",
         "--output-format=json",
     ]  # fmt: skip
     if arguments.warm:

@@ -189,3 +189,37 @@ def test_the_table_shows_figures_caveats_and_failures_exactly() -> None:
         "Failed: cannot read 'f'. look",
         "! something [odd]. → do this",
     ]
+
+
+def test_an_interruption_keeps_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ioprobe.probe import storage
+
+    for number in range(20):
+        (tmp_path / f"{number}.jpg").write_bytes(os.urandom(2000))
+    real = storage._Phase.run
+
+    def interrupted(self: object) -> object:
+        if self.state == "warm":  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        return real(self)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage._Phase, "run", interrupted)
+    monkeypatch.setattr(storage, "place_of", lambda path: storage.Place("ext4", "x", "/"))
+    code, out, err = invoke(capsys, tmp_path, "--seconds", "200ms", "--format", "json")
+    assert code == 130
+    assert "Interrupted" in err
+    assert [job["name"] for job in json.loads(out)["jobs"]] == ["whole files, cold"]
+
+
+def test_progress_moves_while_it_measures(tmp_path: Path) -> None:
+    from ioprobe.probe.storage import measure_dataset
+
+    (tmp_path / "a.bin").write_bytes(os.urandom(1 << 20))
+    seen: list[float] = []
+    measure_dataset(
+        str(tmp_path / "a.bin"), seconds=0.3, concurrency=1, progress=lambda text, share: seen.append(share)
+    )
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0

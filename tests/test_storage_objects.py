@@ -241,6 +241,11 @@ def test_a_client_that_is_not_installed_is_a_usage_error() -> None:
         measure("unknown-scheme://b/x")
 
 
+def test_a_store_of_one_process_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="'memory://x' lives in one process only"):
+        measure("memory://x")
+
+
 def test_ten_thousand_keys_are_kept_of_many_and_all_are_counted() -> None:
     sample = objects._Sample(100)
     for number in range(5000):

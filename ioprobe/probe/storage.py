@@ -59,6 +59,7 @@ def measure_dataset(
     columns: Sequence[str] | None = None,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    into: list[StorageJob] | None = None,
 ) -> list[StorageJob]:
     """Replay the dataset's own reads, without decoding, cold, then warm, then single samples at random.
 
@@ -71,6 +72,7 @@ def measure_dataset(
         columns: Parquet columns that the loader reads; None means all.
         progress: Told what is measured now.
         storage_options: For the object-store client; never stored.
+        into: Where each job goes as soon as it is measured, so that an interruption keeps the earlier ones.
 
     Returns:
         Jobs in the order measured; a job with ``failure`` keeps what it measured before.
@@ -89,6 +91,7 @@ def measure_dataset(
             facts=facts,
             progress=progress,
             storage_options=storage_options,
+            into=into,
         )
     seed = random.SystemRandom().randrange(1 << 30)  # a fixed order would meet what the host cached last time
     plan = plan_dataset(url, facts=facts, samples_per_shard=samples_per_shard, columns=columns, seed=seed)
@@ -97,24 +100,33 @@ def measure_dataset(
     say = progress or (lambda text, share: None)
     members = members_of(plan, seed)
     shares = plan.shares(max(1, min(concurrency, MOST_PROCESSES)), seed)
-    jobs: list[StorageJob] = []
+    jobs: list[StorageJob] = [] if into is None else into
     cold_share = 0.0 if place.in_memory else (0.45 if members else 0.65)
     with Crew("replay", [{"items": share, "chunk_bytes": plan.chunk_bytes} for share in shares]) as crew:
         if cold_share:
-            say(f"storage: {_TITLES[plan.pattern]}, cold", 0.0)
-            cold = _Phase(plan, place, crew, shares, seconds * cold_share, "cold").run()
+            tell = _within(say, f"storage: {_TITLES[plan.pattern]}, cold", 0.0, cold_share)
+            cold = _Phase(plan, place, crew, shares, seconds * cold_share, "cold", tell).run()
             jobs.append(cold.job)
-        say(f"storage: {_TITLES[plan.pattern]}, warm", cold_share)
+        tell = _within(say, f"storage: {_TITLES[plan.pattern]}, warm", cold_share, 0.25)
         upto = cold.reached if cold_share else [len(s) for s in shares]
-        jobs.append(_Phase(plan, place, crew, shares, seconds * 0.25, "warm", upto).run().job)
+        jobs.append(_Phase(plan, place, crew, shares, seconds * 0.25, "warm", tell, upto).run().job)
     if members is not None and cold_share:
-        say("storage: single samples at random, cold", 0.7)
+        tell = _within(say, "storage: single samples at random, cold", cold_share + 0.25, 0.25)
         shares = members.shares(max(1, min(concurrency, MOST_PROCESSES)), seed)
         with Crew("replay", [{"items": share, "chunk_bytes": members.chunk_bytes} for share in shares]) as crew:
-            jobs.append(_Phase(members, place, crew, shares, seconds * 0.25, "cold").run().job)
+            jobs.append(_Phase(members, place, crew, shares, seconds * 0.25, "cold", tell).run().job)
     say("storage", 1.0)
     _add_dataset_caveats(plan, place, jobs, concurrency)
     return jobs
+
+
+Tell = Callable[[float], None]
+
+
+def _within(say: Progress, text: str, begin: float, share: float) -> Tell:
+    """Return how a phase tells its own share done, as a part of the whole."""
+    say(text, begin)
+    return lambda done: say(text, begin + share * min(1.0, done))
 
 
 _TITLES = {
@@ -145,6 +157,7 @@ class _Phase:
     shares: list[list[Item]]
     seconds: float
     state: str
+    tell: Tell
     upto: list[int] | None = None
     reached: list[int] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
@@ -156,9 +169,11 @@ class _Phase:
     resident_after: float | None = None
     drop_reason: str = ""
     stopped: str = "seconds"
+    began: float = 0.0
 
     def run(self) -> _Phase:
-        until = time.monotonic() + self.seconds
+        self.began = time.monotonic()
+        until = self.began + self.seconds
         if self.state == "warm":
             self._round(self.seconds * 0.4, keep=False)
         while True:
@@ -236,6 +251,7 @@ class _Phase:
         seen: list[tuple[float, int]] = []
 
         def watch(elapsed_s: float, ops: int, nbytes: int) -> bool:
+            self.tell((time.monotonic() - self.began) / self.seconds)
             seen.append((elapsed_s, nbytes))
             if elapsed_s < 1.0 or len(seen) < 12:
                 return False

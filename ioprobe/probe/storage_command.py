@@ -120,6 +120,8 @@ class StorageOutcome:
     """The URL as it may be shown."""
     jobs: list[StorageJob]
     facts: DatasetFacts | None
+    interrupted: bool = False
+    """Ctrl-C came: the jobs are those measured before."""
 
 
 def run_storage(request: StorageRequest, progress: Progress | None = None) -> StorageOutcome:
@@ -133,24 +135,7 @@ def run_storage(request: StorageRequest, progress: Progress | None = None) -> St
             name = f"scratch file of {format_bytes(request.scratch_bytes)} in {request.scratch}"
             outcome = StorageOutcome(name, [_block(request, path, name, progress)], None)
     elif request.pattern == "dataset":
-        remote = local_path(request.url) is None
-        # Through a store the headers would be read by a client that may wait for minutes; listing is bounded there.
-        facts = None if remote else _facts(request.url)
-        cores = max(1, math.floor(usable_cores().usable))
-        jobs = (
-            _objects(request, cores, progress)
-            if remote
-            else measure_dataset(
-                request.url,
-                seconds=request.seconds,
-                concurrency=request.processes or cores,
-                samples_per_shard=request.samples_per_shard,
-                facts=facts,
-                columns=request.columns,
-                progress=progress,
-            )
-        )
-        outcome = StorageOutcome(redact_url(request.url), jobs, facts)
+        outcome = _dataset(request, progress)
     else:
         outcome = StorageOutcome(redact_url(request.url), [_largest(request, progress)], None)
     if request.output is not None:
@@ -158,7 +143,37 @@ def run_storage(request: StorageRequest, progress: Progress | None = None) -> St
     return outcome
 
 
-def _objects(request: StorageRequest, cores: int, progress: Progress | None) -> list[StorageJob]:
+def _dataset(request: StorageRequest, progress: Progress | None) -> StorageOutcome:
+    remote = local_path(request.url) is None
+    name = redact_url(request.url)
+    cores = max(1, math.floor(usable_cores().usable))
+    # Through a store the headers would be read by a client that may wait for minutes; listing is bounded there.
+    facts = None if remote else _facts(request.url)
+    jobs: list[StorageJob] = []
+    try:
+        if remote:
+            jobs = _objects(request, cores, progress, jobs)
+        else:
+            measure_dataset(
+                request.url,
+                seconds=request.seconds,
+                concurrency=request.processes or cores,
+                samples_per_shard=request.samples_per_shard,
+                facts=facts,
+                columns=request.columns,
+                progress=progress,
+                into=jobs,
+            )
+    except KeyboardInterrupt:
+        if not jobs:
+            raise
+        return StorageOutcome(name, jobs, facts, interrupted=True)
+    return StorageOutcome(name, jobs, facts)
+
+
+def _objects(
+    request: StorageRequest, cores: int, progress: Progress | None, into: list[StorageJob]
+) -> list[StorageJob]:
     clients = ["fsspec", "obstore"] if request.client == "both" else [request.client]
     found = [
         measure_objects(
@@ -170,6 +185,7 @@ def _objects(request: StorageRequest, cores: int, progress: Progress | None) -> 
             storage_options=request.storage_options,
             client=client,
             ladder=True,
+            into=into if len(clients) == 1 else None,
         )
         for client in clients
     ]
@@ -227,5 +243,6 @@ def _keep(request: StorageRequest, outcome: StorageOutcome) -> None:
         workload=Workload(target=outcome.name, seconds=request.seconds),
         dataset=outcome.facts,
         storage=outcome.jobs,
+        complete=not outcome.interrupted,
     )
     write_atomic(request.output / "run.json", dumps(run))

@@ -87,6 +87,7 @@ def measure_objects(
     storage_options: Mapping[str, Any] | None = None,
     client: str = "fsspec",
     ladder: bool = False,
+    into: list[StorageJob] | None = None,
 ) -> list[StorageJob]:
     """Read objects as a loader does, in processes that open and read one after another.
 
@@ -99,6 +100,7 @@ def measure_objects(
         progress: Told what is measured now.
         storage_options: For the client; sent to the children through a pipe, never stored or shown.
         client: ``fsspec`` (what the URL's scheme stands for) or ``obstore``.
+        into: Where each job goes as soon as it is measured.
         ladder: Also ranges and whole GETs against concurrency, and several processes.
 
     Raises:
@@ -111,12 +113,13 @@ def measure_objects(
     with ObjectsProbe(url, storage_options, client=client, processes=max(1, min(concurrency, 32))) as probe:
         probe.samples_per_byte = _samples(facts, samples_per_shard, probe.listing)
         probe.allow(seconds)
-        jobs = [probe.whole(seconds * (0.3 if ladder else 0.7), say)]
+        jobs: list[StorageJob] = [] if into is None else into
+        jobs.append(probe.whole(seconds * (0.3 if ladder else 0.7), say))
+        jobs[0].caveats = [*jobs[0].caveats, *probe.listing.caveats]
         if ladder and jobs[0].failure is None:
-            jobs += probe.ladders(seconds * 0.7, say)
+            probe.ladders(seconds * 0.7, say, jobs)
         elif jobs[0].failure is None:
             jobs.append(probe.get("range", 1, probe.processes, seconds * 0.3))
-        jobs[0].caveats = [*jobs[0].caveats, *probe.listing.caveats]
         return jobs
 
 
@@ -194,6 +197,11 @@ class ObjectsProbe:
         self.target = _Target(url, scheme, dict(storage_options or {}), client)
         if "::" in scheme:
             raise UsageError(f"'{self.target.name}' is a chain of file systems", hint="name the store itself")
+        if scheme == "memory":
+            raise UsageError(
+                f"'{self.target.name}' lives in one process only: other processes cannot read it",
+                hint="write it to a folder such as /dev/shm",
+            )
         self.processes = processes
         self.samples_per_byte: float | None = None
         self.dealt = False
@@ -231,9 +239,8 @@ class ObjectsProbe:
         job.caveats = self._request_costs(job)
         return job
 
-    def ladders(self, seconds: float, say: Progress) -> list[StorageJob]:
-        """Ranges and whole GETs against requests in flight; then the knee in several processes."""
-        jobs: list[StorageJob] = []
+    def ladders(self, seconds: float, say: Progress, jobs: list[StorageJob]) -> None:
+        """Add ranges and whole GETs against requests in flight; then the knee in several processes."""
         levels = _LADDER if seconds >= 8 else _SHORT_LADDER
         each = seconds / (2 * len(levels) + 1)
         for number, mode in enumerate(("range", "whole")):
@@ -241,18 +248,17 @@ class ObjectsProbe:
             for place, threads in enumerate(levels):
                 say(f"storage: {mode} GETs, {threads} in flight", 0.3 + 0.3 * number + 0.3 * place / len(levels))
                 rungs.append(self.get(mode, threads, 1, each))
+                jobs.append(rungs[-1])
                 if rungs[-1].failure is not None or _flat(rungs):
                     break
             knee = knee_of(rungs)
             if knee is not None:
                 rungs[-1].caveats = [*rungs[-1].caveats, _knee_caveat(rungs, knee)]
-            jobs += rungs
             if rungs[-1].failure is not None:
-                return jobs
+                return
         if self.processes > 1 and knee is not None:
             jobs.append(self.get("whole", knee.depth, self.processes, each))
             jobs[-1].caveats = [*jobs[-1].caveats, _scaling_caveat(knee, jobs[-1])]
-        return jobs
 
     def get(self, mode: str, threads: int, processes: int, seconds: float) -> StorageJob:
         """Measure one mode at one concurrency; the other children wait."""

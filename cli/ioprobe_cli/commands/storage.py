@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ioprobe_cli.exits import EXIT_NO_VERDICT, EXIT_PASSED
+from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_PASSED
 from ioprobe_cli.output import format_option, quiet_option
 
 
@@ -90,6 +90,9 @@ def command(**options: Any) -> int:
 
         text = render_text(outcome.name, outcome.jobs, outcome.facts, width=terminal_width(), color=wants_color())
         write_stdout(text)
+    if outcome.interrupted:
+        click.echo("Interrupted: these are the figures until then.", err=True)
+        return EXIT_INTERRUPTED
     return EXIT_NO_VERDICT if any(job.failure for job in outcome.jobs) else EXIT_PASSED
 
 
