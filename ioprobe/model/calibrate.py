@@ -215,6 +215,7 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
     )
+    profile = _with_inline(profile, source, run)
     if with_others is not None:
         profile = _with_contention(profile, rows, source, with_others)
     drained = not source.coupled
@@ -232,6 +233,17 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
     if suspect is not None:
         profile = fit_serial(profile, here, suspect, with_others.blocked_alone_s if with_others else None)
     return fit_correction(profile, here)
+
+
+def _with_inline(profile: Profile, source: LoaderRun, run: Run) -> Profile:
+    """Add what a measurement without workers says: no shared memory is filled, no core is shared."""
+    for m in run.loaders:
+        inline = m.settings is not None and not m.settings.num_workers and m.failure is None and m.name == source.name
+        rows = rows_of(m) if inline and m is not source else None
+        if rows is not None and rows.size >= LEAST_BATCHES // 2:
+            cpu, blocked = float(rows.cpu_s.mean()), float(rows.blocked_s.mean())
+            return replace(profile, inline_cpu_s=cpu, inline_blocked_s=blocked)
+    return profile
 
 
 def _second(run: Run, source: LoaderRun) -> tuple[Setting, Estimate] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -68,17 +69,19 @@ def fit_second(profile: Profile, here: Setting, suspect: Serial, there: Setting,
         return profile
     fewer = there.num_workers < here.num_workers
     low, high = 0.0, profile.samples_per_batch / max(rate, profile.measured.value)
-    fitted = profile
+    best, least = profile, math.inf
     for _ in range(9):
         service = (low + high) / 2
         fitted = _beside(profile, here, suspect, service)
-        # More queueing brings the rate with fewer workers up, and with more workers down.
         found = loader_rate(fitted, there, batches=FIT_BATCHES)
+        if abs(math.log(found / rate)) < least:
+            best, least = fitted, abs(math.log(found / rate))
+        # More queueing brings the rate with fewer workers up, and with more workers down.
         if (found < rate) == fewer:
             low = service
         else:
             high = service
-    return fitted
+    return best
 
 
 def _beside(profile: Profile, here: Setting, suspect: Serial, service_s: float) -> Profile:
@@ -105,14 +108,18 @@ def _beside(profile: Profile, here: Setting, suspect: Serial, service_s: float) 
 def _queued(profile: Profile, suspect: Serial, service_s: float, alone_s: float) -> Profile:
     """Split what a batch alone is blocked into the server's part and the rest; the replay queues anew."""
     rest = np.full_like(profile.fetch_blocked_s, max(0.0, alone_s - service_s))
-    serial = replace(suspect, service_s=service_s, uses_cpu=service_s > 2 * alone_s)
+    uses_cpu = service_s > 2 * alone_s
+    # What the server takes beyond all that a batch alone is blocked is the price of standing in line.
+    own = service_s if uses_cpu else min(service_s, alone_s)
+    serial = replace(suspect, service_s=own, hand_over_s=service_s - own, uses_cpu=uses_cpu)
     return replace(profile, serial=serial, fetch_blocked_s=rest)
 
 
 def fit_correction(profile: Profile, here: Setting) -> Profile:
     """Scale what binds so that the replay gives the measured rate: switches, caches, wake-ups.
 
-    Workers' demands are scaled where workers or cores bind; the main process's where it binds.
+    Where cores bind and the replay is too fast, threads that outnumber the cores
+    lose the difference to each other; else the workers' times are scaled.
     """
     if profile.measured is None or here.num_workers == 0 or profile.measured.value <= 0:
         return profile
@@ -122,8 +129,16 @@ def fit_correction(profile: Profile, here: Setting) -> Profile:
     fitted = profile
     for _ in range(4):
         error = loader_rate(fitted, here) / profile.measured.value
+        if abs(error - 1) < CLOSE:
+            break
+        if binding == "cores" and (fitted.switch_cost > 0 or error > 1):
+            cost = (1 + fitted.switch_cost) * error - 1
+            if not 0 <= cost < MOST - 1:
+                break
+            fitted = replace(fitted, switch_cost=cost)
+            continue
         wanted = fitted.correction * error
-        if abs(error - 1) < CLOSE or not 1 / MOST < wanted < MOST:
+        if not 1 / MOST < wanted < MOST:
             break
         fitted = replace(fitted, correction=wanted)
     return fitted

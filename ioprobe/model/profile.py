@@ -73,6 +73,8 @@ class Serial:
     """Time in the server per batch [s], queueing left out."""
     channels: int = 1
     """Requests served at once."""
+    hand_over_s: float = 0.0
+    """Further time in the server per batch when others stand in line [s]."""
     uses_cpu: bool = False
     """True where the holder burns CPU while it holds (a lock around decoding)."""
     because: str = ""
@@ -168,6 +170,12 @@ class Profile:
     startup: Startup = field(default_factory=Startup)
     memory: Memory = field(default_factory=Memory)
     serial: Serial | None = None
+    inline_cpu_s: float | None = None
+    """CPU of fetch and collate per batch in the main process, without workers [s]; None where it was not measured."""
+    inline_blocked_s: float | None = None
+    """Blocked time of the same [s]."""
+    switch_cost: float = 0.0
+    """CPU lost when more threads want to run than there are cores [fraction]."""
     contention: float = 0.0
     """Slowdown of CPU work when all cores are busy against one [fraction]: hyper-threads, memory bandwidth."""
     waits_s: Floats = field(default_factory=_none)

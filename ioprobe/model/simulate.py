@@ -62,6 +62,8 @@ class System:
     """Further time at an epoch's edge: stopping the old workers."""
     serial_channels: int = 1
     serial_uses_cpu: bool = False
+    serial_hand_over_s: float = 0.0
+    """Further time in the server when another worker stands in line: waking it, switching."""
     contention: float = 0.0
     """Slowdown of CPU work with all cores busy against one [fraction]."""
     reference_cores: float = 1.0
@@ -194,6 +196,7 @@ class _Engine:
         self.active = [True] * n
         self.ended = [False] * n
         self.servers = [0.0] * s.serial_channels
+        self.hand_over = s.serial_hand_over_s / s.segments
         self.lock_busy = 0
         self.lock_queue: deque[int] = deque()
         self.results: deque[tuple[int, int]] = deque()
@@ -333,14 +336,14 @@ class _Engine:
                 self.lock_queue.append(w)
         else:
             free = heappop(self.servers)
-            done = max(self.t, free) + serial
+            done = self.t + serial if free <= self.t else free + serial + self.hand_over
             heappush(self.servers, done)
             self._at(done - self.t + blocked, self._unblocked, w)
 
     def _unlock(self, w: int) -> None:
         if self.lock_queue:
             following = self.lock_queue.popleft()
-            self._compute(self.piece[following][2], self._unlock, following)
+            self._compute(self.piece[following][2] + self.hand_over, self._unlock, following)
         else:
             self.lock_busy -= 1
         blocked = self.piece[w][1]

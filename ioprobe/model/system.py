@@ -7,7 +7,6 @@ import numpy as np
 from ioprobe.model.profile import Floats, Profile, Setting
 from ioprobe.model.simulate import Row, System
 
-SWITCH_COST = 0.0
 MOST_ROWS = 4096
 
 
@@ -54,9 +53,10 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
         first_extra_s=start.first_extra_s,
         serial_channels=serial.channels if serial and queued else 1,
         serial_uses_cpu=bool(serial and queued and serial.uses_cpu),
+        serial_hand_over_s=serial.hand_over_s if serial and queued else 0.0,
         contention=profile.contention,
         reference_cores=profile.cores,
-        switch_cost=SWITCH_COST,
+        switch_cost=profile.switch_cost,
         main_first=step_share < 0.5,
     )
 
@@ -98,6 +98,8 @@ def _rows(profile: Profile, setting: Setting, seed: int) -> tuple[tuple[Row, ...
 def demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]:
     """Return CPU, blocked and serial time of a worker for each measured batch, factors applied [s]."""
     x = setting
+    if x.num_workers == 0:
+        return _inline_demands(profile, setting)
     busy = (profile.fetch_cpu_s + profile.threads_cpu_s) * x.decode_x + profile.collate_cpu_s * x.collate_x
     cpu = (busy + profile.worker_cpu_s) * profile.correction
     blocked = (profile.fetch_blocked_s / x.storage_x + profile.collate_blocked_s) * profile.correction
@@ -110,6 +112,25 @@ def demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]
     if x.storage_bytes_per_s and profile.memory.batch_bytes:
         serial = np.maximum(serial, profile.memory.batch_bytes / x.storage_bytes_per_s)
     return cpu, blocked, serial
+
+
+def _inline_demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]:
+    """The same in the main process: nothing is handed over, nobody else stands in line."""
+    x = setting
+    threads = profile.threads_cpu_s
+    cpu = (profile.fetch_cpu_s + threads) * x.decode_x + profile.collate_cpu_s * x.collate_x
+    blocked = profile.fetch_blocked_s / x.storage_x + profile.collate_blocked_s
+    if profile.serial is not None and not x.spread_lock:
+        own = profile.serial.service_s / (x.storage_x if profile.serial.kind == "storage" else 1.0)
+        if not profile.serial.uses_cpu:
+            blocked = blocked + own
+    if profile.inline_cpu_s is not None and profile.inline_blocked_s is not None:
+        cpu = cpu * (profile.inline_cpu_s / max(1e-9, float(np.mean(profile.fetch_cpu_s + profile.collate_cpu_s))))
+        was = float(np.mean(blocked)) * x.storage_x
+        blocked = blocked * (profile.inline_blocked_s / was) if was > 0 else blocked + profile.inline_blocked_s
+    if x.storage_bytes_per_s and profile.memory.batch_bytes:
+        blocked = np.maximum(blocked, profile.memory.batch_bytes / x.storage_bytes_per_s)
+    return cpu, blocked, np.zeros_like(cpu)
 
 
 def _resize(cpu: Floats, blocked: Floats, serial: Floats, factor: float) -> tuple[Row, ...]:
