@@ -102,6 +102,8 @@ class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the workers' busy time runnable without a core."""
     threads_per_worker: float | None = None
     """CPU of all threads of a worker over that of its main thread, while it makes batches."""
+    helper_cores: float | None = None
+    """Cores that a worker's other threads take while it makes batches."""
     head_of_line_share: float | None = None
     """Share of the loop's wall time spent waiting for a batch while later ones lay ready."""
     burst_batches: float | None = None

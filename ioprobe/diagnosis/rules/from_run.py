@@ -26,6 +26,14 @@ def run_facts(run: Run) -> dict[str, Any]:
         facts["step_s"] = float(np.mean(run.step.durations_s))
     if measured is not None:
         facts.update(_loader_facts(measured, facts.get("step_s")))
+    for loader in run.loaders:
+        if loader.repeats is not None and loader.settings and loader.repeats.batches >= LEAST_BATCHES:
+            facts["distinct_share"] = loader.repeats.distinct / loader.repeats.batches
+            if loader.repeats.workers_delivering:
+                facts["idle_workers"] = max(0, loader.settings.num_workers - loader.repeats.workers_delivering)
+    for loader in (measured, *run.loaders):
+        if loader is not None and loader.workers and "runq_share" not in facts:
+            facts.update(_busy_facts(loader.workers, _since(loader)))
     return {name: value for name, value in facts.items() if value is not None}
 
 
@@ -33,10 +41,6 @@ def _loader_facts(measured: LoaderRun, step_s: float | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"batch_bytes": measured.batch_bytes, "batch_tensors": measured.batch_tensors}
     if measured.worker_start_s or measured.worker_init_s:
         facts["worker_start_s"] = _mean(measured.worker_start_s) + _mean(measured.worker_init_s)
-    if measured.repeats is not None and measured.repeats.batches >= LEAST_BATCHES:
-        facts["distinct_share"] = measured.repeats.distinct / measured.repeats.batches
-    if measured.repeats is not None and measured.settings and measured.repeats.workers_delivering:
-        facts["idle_workers"] = max(0, measured.settings.num_workers - measured.repeats.workers_delivering)
     first, main = measured.warmup_batches, measured.main
     steady = len(main.wait_s) - first
     if steady < LEAST_BATCHES:
@@ -68,12 +72,36 @@ def _edge_seconds(main: MainBatches, first: int) -> float:
 def _worker_facts(
     measured: LoaderRun, workers: WorkerBatches, step_s: float | None, samples: float | None
 ) -> dict[str, Any]:
-    since = measured.main.call_s[measured.warmup_batches]
+    since = _since(measured)
     keep = np.asarray(workers.start_s) >= since
     if int(keep.sum()) < LEAST_BATCHES:
         return {}
     fetch = np.asarray(workers.fetch_wall_s)[keep]
     wall = fetch + np.asarray(workers.collate_wall_s)[keep]
+    facts = _busy_facts(workers, since)
+    if samples:
+        facts["sample_s"] = float(np.median(fetch)) / samples
+    if step_s and measured.coupled and measured.settings and measured.settings.num_workers:
+        facts["burst_batches"] = _burst_batches(wall, step_s, measured.settings.num_workers)
+    return facts
+
+
+def _since(measured: LoaderRun) -> float:
+    """When steady state begins [s]; 0 where the main process got too few batches to tell."""
+    main, first = measured.main, measured.warmup_batches
+    return main.call_s[first] if len(main.call_s) >= first + LEAST_BATCHES else 0.0
+
+
+def _busy_facts(workers: WorkerBatches, since: float) -> dict[str, Any]:
+    """How workers spend their time, from as few as four batches; the first of each worker, which starts up, is left."""
+    seen: set[int] = set()
+    keep = np.zeros(len(workers.start_s), dtype=bool)
+    for row in np.argsort(workers.start_s):
+        keep[row] = workers.worker[row] in seen and workers.start_s[row] >= since
+        seen.add(workers.worker[row])
+    if int(keep.sum()) < 4:
+        return {}
+    wall = (np.asarray(workers.fetch_wall_s) + np.asarray(workers.collate_wall_s))[keep]
     cpu = (np.asarray(workers.fetch_cpu_s) + np.asarray(workers.collate_cpu_s))[keep]
     runq = (np.asarray(workers.fetch_runq_s) + np.asarray(workers.collate_runq_s))[keep]
     total = float(wall.sum())
@@ -84,11 +112,9 @@ def _worker_facts(
         "blocked_share": max(0.0, 1 - float(cpu.sum() + runq.sum()) / total),
     }
     if workers.other_cpu_s and cpu.sum() > 0:
-        facts["threads_per_worker"] = 1 + float(np.asarray(workers.other_cpu_s)[keep].sum() / cpu.sum())
-    if samples:
-        facts["sample_s"] = float(np.median(fetch)) / samples
-    if step_s and measured.coupled and measured.settings and measured.settings.num_workers:
-        facts["burst_batches"] = _burst_batches(wall, step_s, measured.settings.num_workers)
+        other = float(np.asarray(workers.other_cpu_s)[keep].sum())
+        facts["threads_per_worker"] = 1 + other / float(cpu.sum())
+        facts["helper_cores"] = other / total
     return facts
 
 

@@ -295,7 +295,9 @@ def threads_over_cores(facts: PipelineFacts) -> list[Finding] | Abstain:
         return []
     if facts.threads_per_worker is not None and facts.runq_share is not None:
         threads = facts.threads_per_worker
-        if threads >= 2 and facts.runq_share >= 0.15 and workers * threads > cores:
+        # The thread that feeds the queue counts as one, too, but hardly takes a core.
+        computing = threads >= 2 and (facts.helper_cores or 0.0) >= 0.2
+        if computing and facts.runq_share >= 0.15 and workers * threads > cores:
             text = (
                 f"each worker computes in {format_count(round(threads, 1))} threads and waits for a core "
                 f"{format_share(facts.runq_share)} of its time: {workers} workers on {format_count(cores)} cores"
