@@ -358,6 +358,10 @@ class SampleRepeats(msgspec.Struct, frozen=True, kw_only=True):
     """Different fingerprints among them."""
     workers_delivering: int = 0
     """Workers that delivered at least one batch."""
+    rounds: int = 0
+    """Rounds of one batch from each worker."""
+    equal_rounds: int = 0
+    """Of them: rounds in which all workers delivered the same content."""
 
 
 class LoaderRun(msgspec.Struct, kw_only=True):

@@ -128,7 +128,7 @@ def test_a_stream_that_every_worker_delivers_whole_is_misconfigured() -> None:
     run = make_run(
         loop_wait_s=0.0005, step_s=0.05, loader_cycle_s=0.01, workers=4, worker=rows, facts={"kind": "iterable"}
     )
-    run.loaders[1].repeats = SampleRepeats(batches=48, distinct=12, workers_delivering=4)
+    run.loaders[1].repeats = SampleRepeats(batches=48, distinct=12, workers_delivering=4, rounds=12, equal_rounds=12)
     found = diagnose(run).diagnosis
     assert (found.verdict, found.limiting_stage) == (Verdict.MISCONFIGURED, None)
 
@@ -138,7 +138,16 @@ def test_constant_batches_are_no_evidence_of_repetition() -> None:
     run = make_run(
         loop_wait_s=0.0005, step_s=0.05, loader_cycle_s=0.01, workers=4, worker=rows, facts={"kind": "iterable"}
     )
-    run.loaders[1].repeats = SampleRepeats(batches=48, distinct=1, workers_delivering=4)
+    run.loaders[1].repeats = SampleRepeats(batches=48, distinct=1, workers_delivering=4, rounds=12, equal_rounds=12)
+    assert diagnose(run).diagnosis.verdict is Verdict.COMPUTE_BOUND
+
+
+def test_an_epoch_seen_twice_is_no_repetition_among_workers() -> None:
+    rows = worker_batches(200, workers=4, fetch_s=0.01, cpu_s=0.001, idle_s=0.1)
+    run = make_run(
+        loop_wait_s=0.0005, step_s=0.05, loader_cycle_s=0.01, workers=4, worker=rows, facts={"kind": "iterable"}
+    )
+    run.loaders[1].repeats = SampleRepeats(batches=48, distinct=16, workers_delivering=4, rounds=12, equal_rounds=0)
     assert diagnose(run).diagnosis.verdict is Verdict.COMPUTE_BOUND
 
 

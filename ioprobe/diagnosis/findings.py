@@ -41,12 +41,11 @@ def find_all(evidence: Evidence) -> list[Finding]:
 def _repeats(e: Evidence) -> Finding | None:
     for measured in e.run.loaders:
         seen = measured.repeats
-        if seen is None or e.workers < 2 or seen.batches < 3 * e.workers:
+        if seen is None or e.workers < 2 or seen.rounds < 3 or seen.workers_delivering < 2:
             continue
-        rounds = seen.batches / e.workers
-        # Every worker delivers the same stream: one distinct batch per round of workers. A stream of constant
-        # batches has fewer still, and is no evidence.
-        if 0.75 * rounds <= seen.distinct <= 1.25 * rounds + 1 and seen.distinct >= 4:
+        # Every worker delivers the same stream: all batches of a round are equal, and rounds differ. A stream of
+        # constant batches is equal throughout, and no evidence.
+        if seen.equal_rounds >= 0.8 * seen.rounds and seen.distinct >= 3:
             return Finding(
                 "repeats",
                 None,

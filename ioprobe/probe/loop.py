@@ -256,13 +256,7 @@ class LoopMeter:
         starts, inits = start_times(traces)
         sizes = sorted(self._sizes) or [(0, 0)]
         before, after = self._device_before, device_read_bytes([os.getpid(), *self._pids()])
-        repeats = None
-        if self._fingerprints:
-            repeats = SampleRepeats(
-                batches=len(self._fingerprints),
-                distinct=len(set(self._fingerprints)),
-                workers_delivering=len(set(workers.worker)),
-            )
+        repeats = self._repeats(len(set(workers.worker)))
         return LoaderRun(
             coupled=self.step is not None,
             purpose=self.purpose,
@@ -284,6 +278,20 @@ class LoopMeter:
             repeats=repeats,
             device_read_bytes=None if before is None or after is None else max(0, after - before),
             failure=self._failure,
+        )
+
+    def _repeats(self, delivering: int) -> SampleRepeats | None:
+        seen = self._fingerprints
+        crew = self.settings.num_workers if self.settings else 0
+        if not seen or crew < 1:
+            return None
+        rounds = [seen[k : k + crew] for k in range(0, len(seen) - crew + 1, crew)]
+        return SampleRepeats(
+            batches=len(seen),
+            distinct=len(set(seen)),
+            workers_delivering=delivering,
+            rounds=len(rounds),
+            equal_rounds=sum(len(set(prints)) == 1 for prints in rounds),
         )
 
 
