@@ -101,6 +101,7 @@ def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckRe
         pipelines.append(
             CheckedPipeline(
                 name=name,
+                file=config.path,
                 target=_shown(table.target),
                 host=_host_words(host, request.host or table.host),
                 known=facts.sources,
@@ -145,7 +146,11 @@ def _learn(request: CheckRequest, name: str, table: PipelineConfig, say: Progres
     elif any(limit is not None for limit in msgspec.structs.asdict(budgets).values()):
         known.outcomes = [
             Outcome(
-                name=budget, status="abstained", text="a budget needs a run: --run RUN or --measure S", pipeline=name
+                name=budget,
+                status="abstained",
+                text="a budget needs a run: --run RUN or --measure S",
+                pipeline=name,
+                file=request.config.path,
             )
             for budget, limit in msgspec.structs.asdict(budgets).items()
             if limit is not None
@@ -244,7 +249,8 @@ def _over_run(request: CheckRequest, name: str, run: Run) -> list[Outcome]:
     if request.baseline is not None:
         from ioprobe.check.baseline import judge_baseline
 
-        outcomes += judge_baseline(request.baseline, run, request.config.compare, name, force=request.force)
+        judged = judge_baseline(request.baseline, run, request.config.compare, name, force=request.force)
+        outcomes += [msgspec.structs.replace(outcome, file=request.config.path) for outcome in judged]
     return outcomes
 
 

@@ -17,6 +17,8 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline, and on what it was judged."""
 
     name: str
+    file: str = ""
+    """The config that it stands in; with the name it tells pipelines apart."""
     target: str = ""
     """With credentials removed."""
     host: str = ""
@@ -55,6 +57,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     def count(self, status: str) -> int:
         """Return how many rules and budgets have a status."""
         return sum(outcome.status == status for outcome in self.outcomes)
+
+    def of(self, pipeline: CheckedPipeline) -> list[Outcome]:
+        """Return a pipeline's own outcomes."""
+        return [o for o in self.outcomes if o.pipeline == pipeline.name and o.file == pipeline.file]
 
     def exit_code(self, undecided: str = "fail") -> int:
         """Return 1 where a rule or budget failed, 2 where something could not be judged, else 0.

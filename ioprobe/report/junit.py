@@ -21,9 +21,10 @@ def render(report: CheckReport) -> str:
     """
     root = ElementTree.Element("testsuites", name="ioprobe check")
     for pipeline in report.pipelines:
-        own = [o for o in report.outcomes if o.pipeline == pipeline.name]
-        waived = [i for i in report.ignored if i.outcome.pipeline == pipeline.name]
-        suite = ElementTree.SubElement(root, "testsuite", name=_clean(pipeline.name))
+        own = report.of(pipeline)
+        waived = [i for i in report.ignored if (i.outcome.file, i.outcome.pipeline) == (pipeline.file, pipeline.name)]
+        name = f"{pipeline.file} {pipeline.name}".strip()
+        suite = ElementTree.SubElement(root, "testsuite", name=_clean(name))
         for outcome in own:
             _case(suite, outcome)
         for ignored in waived:

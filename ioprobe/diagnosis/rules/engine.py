@@ -89,9 +89,9 @@ def judge_pipeline(
     for rule in rules:
         found = rule.check(facts)
         if isinstance(found, Abstain):
-            outcomes.append(Outcome(name=rule.code, status="abstained", text=found.reason, pipeline=facts.name))
+            outcomes.append(_plain(rule, "abstained", found.reason, facts.name, config))
         elif not found:
-            outcomes.append(Outcome(name=rule.code, status="passed", text=rule.name, pipeline=facts.name))
+            outcomes.append(_plain(rule, "passed", rule.name, facts.name, config))
         for finding in found if isinstance(found, list) else ():
             outcome = _placed(rule, finding, facts.name, config)
             waived = _waiver(rule, finding, outcome, comments, lists)
@@ -100,6 +100,10 @@ def judge_pipeline(
             else:
                 ignored.append(waived)
     return Judged(outcomes, ignored)
+
+
+def _plain(rule: Rule, status: str, text: str, pipeline: str, config: Config) -> Outcome:
+    return Outcome(name=rule.code, status=status, text=text, pipeline=pipeline, file=config.path)
 
 
 def _placed(rule: Rule, finding: Finding, pipeline: str, config: Config) -> Outcome:

@@ -31,8 +31,8 @@ def run_facts(run: Run) -> dict[str, Any]:
             facts["distinct_share"] = loader.repeats.distinct / loader.repeats.batches
             if loader.repeats.workers_delivering:
                 facts["idle_workers"] = max(0, loader.settings.num_workers - loader.repeats.workers_delivering)
-    for loader in (measured, *run.loaders):
-        if loader is not None and loader.workers and "runq_share" not in facts:
+    for loader in run.loaders:
+        if loader.workers and "runq_share" not in facts:
             facts.update(_busy_facts(loader.workers, _since(loader)))
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -93,13 +93,15 @@ def _since(measured: LoaderRun) -> float:
 
 
 def _busy_facts(workers: WorkerBatches, since: float) -> dict[str, Any]:
-    """How workers spend their time, from as few as four batches; the first of each worker, which starts up, is left."""
+    """How workers spend their time, from as few as three batches; the first of each, which starts up, only in need."""
     seen: set[int] = set()
     keep = np.zeros(len(workers.start_s), dtype=bool)
     for row in np.argsort(workers.start_s):
         keep[row] = workers.worker[row] in seen and workers.start_s[row] >= since
         seen.add(workers.worker[row])
     if int(keep.sum()) < 4:
+        keep[:] = True
+    if int(keep.sum()) < 3:
         return {}
     wall = (np.asarray(workers.fetch_wall_s) + np.asarray(workers.collate_wall_s))[keep]
     cpu = (np.asarray(workers.fetch_cpu_s) + np.asarray(workers.collate_cpu_s))[keep]
