@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from workloads import Workload
+from workloads import Workload, burn
 
 from ioprobe import __version__
 from ioprobe.instrument.facts import loader_facts, settings_of
@@ -59,11 +59,23 @@ class Cell:
     """Cores that other processes used meanwhile."""
     spent_s: float
     """Whole measurement, start-up included [s]."""
+    burn_s: float
+    """CPU time of a fixed piece of work just before and after, the longer of the two: caches, clocks, hypervisor [s]."""
 
     @property
     def setting(self) -> tuple[int, int, float]:
         """Key of the setting."""
         return self.num_workers, self.prefetch_factor, self.step_s
+
+
+def fixed_work() -> float:
+    """Return the CPU time of a fixed piece of work [s]; it grows when neighbours take caches, memory or the core."""
+    best = 1.0
+    for _ in range(3):
+        began = time.thread_time()
+        burn(1.0)
+        best = min(best, time.thread_time() - began)
+    return best
 
 
 def wait_for_quiet(most_s: float = 15.0) -> bool:
@@ -96,6 +108,7 @@ def measure(
     loader = workload.loader(workers, prefetch, **changes)
     step = EmulatedStep(step_s)
     gc.collect()
+    burnt = fixed_work()
     load = LoadMeter().start()
     began = time.perf_counter()
     calls: list[float] = []
@@ -129,6 +142,7 @@ def measure(
         float(back[0] - began),
         used.other_cores if used else 0.0,
         spent,
+        max(burnt, fixed_work()),
     )
 
 
