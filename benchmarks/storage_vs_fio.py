@@ -3,7 +3,7 @@
     python benchmarks/storage_vs_fio.py FILE [--pairs 5] [--seconds 1] [--pattern random] [--blocks 4k,16k,128k,1M]
 
 FILE should be several GB of real data on the disk to measure; it is only read.
-With --lock, each cell is measured while that file is locked (for machines that
+With --lock, each block size is measured while that file is locked (for machines that
 several people share). fio must be on PATH.
 """
 
@@ -40,8 +40,8 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     ratios = []
     for block in arguments.blocks.split(","):
-        for depth in arguments.depths.split(","):
-            with locked(arguments.lock):
+        with locked(arguments.lock):
+            for depth in arguments.depths.split(","):
                 ratios.append(cell(arguments, parse_block_size(block), int(depth), block))
     inside = sum(0.97 <= ratio <= 1.03 for ratio in ratios)
     print(f"\n{inside} of {len(ratios)} cells have a median IOPS ratio within 0.97-1.03; "
