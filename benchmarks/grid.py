@@ -60,7 +60,7 @@ class Cell:
     spent_s: float
     """Whole measurement, start-up included [s]."""
     burn_s: float
-    """CPU time of a fixed piece of work just before and after, the longer of the two: caches, clocks, hypervisor [s]."""
+    """CPU time of a fixed piece of work just before and after, the longer of the two: caches, clocks [s]."""
 
     @property
     def setting(self) -> tuple[int, int, float]:
@@ -154,7 +154,10 @@ def _enough(returns: list[float], warm: int, cycle: int, workers: int, least_s: 
 
 
 def calibration(workload: Workload, workers: int, prefetch: int, seconds: float, **changes: Any) -> Run:
-    """Measure the loader at one setting with ioprobe's instruments: drained, then shortly with a slow step."""
+    """Measure the loader with ioprobe's instruments: drained at one setting, then shortly with a slow step there.
+
+    And shortly in the main process: what it costs to fill shared memory shows nowhere else.
+    """
     run = Run(
         kind="loader",
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -169,6 +172,7 @@ def calibration(workload: Workload, workers: int, prefetch: int, seconds: float,
         most = min(seconds, (2 * workers * prefetch + 20) * slow + 0.3)
         loader = workload.loader(workers, prefetch, **changes)
         run.loaders.append(_meter(loader, EmulatedStep(slow), workload, most, "calibrate"))
+    run.loaders.append(_meter(workload.loader(0, **changes), None, workload, 0.8, "calibrate"))
     return run
 
 
