@@ -8,17 +8,17 @@ batches stay what they are.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ioprobe.instrument.clocks import now, thread_cpu
 from ioprobe.instrument.ring import FIELDS, Ring
 from ioprobe.instrument.stacks import DEFAULT_HZ
 from ioprobe.instrument.worker import BatchClock, WorkerEntry
 
-_WORKER_MODULE = "torch.utils.data._utils.worker"
 _ATTRIBUTE = "_ioprobe_trace"
 
 
@@ -120,65 +120,107 @@ def install(recorder: Recorder) -> Callable[[], None]:
     from torch.utils.data import dataloader
 
     base: Any = dataloader._BaseDataLoaderIter
-    multi: Any = dataloader._MultiProcessingDataLoaderIter
-    single: Any = dataloader._SingleProcessDataLoaderIter
-    saved = (base.__next__, base._next_index, multi.__init__, single.__init__, multi._reset)
-
-    def init_multi(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        _init_multi(saved[2], recorder, self, loader, *args, **kwargs)
-
-    def init_single(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        trace = recorder.open(loader)
-        setattr(self, _ATTRIBUTE, trace)
-        saved[3](self, loader, *args, **kwargs)
-        trace.init_s = now() - trace.begin_s
-        _time_single(self, trace)
+    next_of_base, index_of_base = base.__next__, base._next_index
 
     def next_index(self: Any) -> Any:
         trace = getattr(self, _ATTRIBUTE, None)
         if trace is None:
-            return saved[1](self)
+            return index_of_base(self)
         start = now()
         try:
-            return saved[1](self)
+            return index_of_base(self)
         finally:
             trace.add_sampler(now() - start)
 
     def next_batch(self: Any) -> Any:
         trace = getattr(self, _ATTRIBUTE, None)
-        return saved[0](self) if trace is None else trace.next(self, saved[0])
-
-    def reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-        begin = now()
-        saved[4](self, loader, first_iter)
-        trace = getattr(self, _ATTRIBUTE, None)
-        if trace is not None and not first_iter:
-            trace.resets.append((begin, now()))
+        return next_of_base(self) if trace is None else trace.next(self, next_of_base)
 
     base.__next__, base._next_index = next_batch, next_index
-    multi.__init__, single.__init__, multi._reset = init_multi, init_single, reset
+    undo = [_patch_family(family, recorder) for family in _families()]
 
     def uninstall() -> None:
-        base.__next__, base._next_index, multi.__init__, single.__init__, multi._reset = saved
+        base.__next__, base._next_index = next_of_base, index_of_base
+        for take_off in undo:
+            take_off()
 
     return uninstall
 
 
-def _init_multi(original: Any, recorder: Recorder, self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-    import importlib
+class _Family(NamedTuple):
+    """The iterator classes of one DataLoader implementation."""
 
-    module: Any = importlib.import_module(_WORKER_MODULE)
+    multi: Any
+    single: Any
+    holder: Any
+    """Module in which the name ``_worker_loop`` is looked up when a process is made."""
+    loop_module: str
+    """Module from which a spawned worker imports the loop."""
+
+
+def _families() -> list[_Family]:
+    from torch.utils.data import dataloader
+    from torch.utils.data._utils import worker
+
+    plain: Any = dataloader
+    found = [_Family(plain._MultiProcessingDataLoaderIter, plain._SingleProcessDataLoaderIter, worker, worker.__name__)]
+    # torchdata's StatefulDataLoader has iterators and a worker loop of its own.
+    stateful: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
+    if stateful is not None:
+        found.append(
+            _Family(
+                stateful._StatefulMultiProcessingDataLoaderIter,
+                stateful._StatefulSingleProcessDataLoaderIter,
+                stateful,
+                "torchdata.stateful_dataloader.worker",
+            )
+        )
+    return found
+
+
+def _patch_family(family: _Family, recorder: Recorder) -> Callable[[], None]:
+    multi, single = family.multi, family.single
+    saved = (multi.__init__, single.__init__, multi._reset)
+
+    def init_multi(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        _init_multi(saved[0], family, recorder, self, loader, *args, **kwargs)
+
+    def init_single(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        trace = recorder.open(loader)
+        setattr(self, _ATTRIBUTE, trace)
+        saved[1](self, loader, *args, **kwargs)
+        trace.init_s = now() - trace.begin_s
+        _time_single(self, trace)
+
+    def reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> None:
+        begin = now()
+        saved[2](self, loader, first_iter, *args, **kwargs)
+        trace = getattr(self, _ATTRIBUTE, None)
+        if trace is not None and not first_iter:
+            trace.resets.append((begin, now()))
+
+    multi.__init__, single.__init__, multi._reset = init_multi, init_single, reset
+
+    def take_off() -> None:
+        multi.__init__, single.__init__, multi._reset = saved
+
+    return take_off
+
+
+def _init_multi(
+    original: Any, family: _Family, recorder: Recorder, self: Any, loader: Any, *args: Any, **kwargs: Any
+) -> None:
     trace = recorder.open(loader)
     setattr(self, _ATTRIBUTE, trace)
-    # PyTorch looks the loop up in its module when it makes each process. Two loaders may start at once in
-    # two threads, so the swap is under a lock.
+    # The loop is looked up by name when each process is made. Two loaders may start at once in two threads, so the
+    # swap is under a lock.
     with _lock:
-        loop = module._worker_loop
-        module._worker_loop = WorkerEntry(_WORKER_MODULE, trace.ring, trace.stacks_hz, loop)
+        loop = family.holder._worker_loop
+        family.holder._worker_loop = WorkerEntry(family.loop_module, trace.ring, trace.stacks_hz, loop)
         try:
             original(self, loader, *args, **kwargs)
         finally:
-            module._worker_loop = loop
+            family.holder._worker_loop = loop
     trace.init_s = now() - trace.begin_s
     trace.pids = [w.pid for w in getattr(self, "_workers", []) if w.pid]
     _time_transport(self, trace)

@@ -1,0 +1,230 @@
+"""The clocks inside a DataLoader process: what they see, and that they change nothing."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ioprobe.instrument.batches import count_samples, fingerprint, size_of
+from ioprobe.instrument.facts import loader_facts, rebuild
+from ioprobe.instrument.hooks import Recorder, install
+from ioprobe.instrument.ring import FIELDS, Ring
+from ioprobe.instrument.stacks import StackSampler, call_at
+from ioprobe.probe.loop import LoopMeter, shut_down
+
+
+class Squares(Dataset[torch.Tensor]):
+    """Known samples; two milliseconds each."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.tensor([index, index * index])
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.tensor([k]) for k in range(32))
+
+
+def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
+    time.sleep(0.01)
+    return torch.stack(samples)
+
+
+def observed(loader: Any) -> tuple[list[torch.Tensor], Recorder]:
+    recorder = Recorder()
+    uninstall = install(recorder)
+    try:
+        return [b.clone() for b in loader], recorder
+    finally:
+        uninstall()
+        shut_down(loader)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_write_a_row_per_batch_and_the_batches_stay_what_they_are(method: str) -> None:
+    loader = DataLoader(Squares(), batch_size=8, num_workers=2, multiprocessing_context=method, collate_fn=slow_collate)
+    plain = [b.clone() for b in loader]
+    seen, recorder = observed(loader)
+    assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
+    (trace,) = recorder.traces
+    rows = trace.worker_rows()
+    assert sorted(row["index"] for row in rows) == list(range(8))
+    assert {row["worker"] for row in rows} == {0.0, 1.0}
+    assert all(0.015 <= row["fetch_wall_s"] < 2 for row in rows)
+    assert all(row["collate_wall_s"] >= 0.01 for row in rows)
+    # Asleep is neither CPU nor standing in line.
+    assert all(row["fetch_cpu_s"] < 0.6 * row["fetch_wall_s"] for row in rows)
+    assert all(row["nbytes"] == 8 * 2 * 8 for row in rows)
+    assert len(trace.call_s) == 8
+    assert len(trace.pids) == 2
+
+
+def test_a_loader_without_workers_gets_rows_from_the_main_process() -> None:
+    seen, recorder = observed(DataLoader(Squares(), batch_size=8, collate_fn=slow_collate))
+    assert len(seen) == 8
+    rows = recorder.traces[0].worker_rows()
+    assert [row["index"] for row in rows] == list(range(8))
+    assert all(row["collate_wall_s"] >= 0.01 for row in rows)
+
+
+def test_the_hooks_come_off_without_a_trace() -> None:
+    from torch.utils.data import dataloader
+
+    classes: list[Any] = [dataloader._BaseDataLoaderIter, dataloader._MultiProcessingDataLoaderIter]
+    before = [(c.__init__, c.__next__, c._next_index) for c in classes]
+    install(Recorder())()
+    assert [(c.__init__, c.__next__, c._next_index) for c in classes] == before
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
+def test_a_stateful_dataloader_is_seen_too() -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    loader = stateful.StatefulDataLoader(Squares(), batch_size=8, num_workers=2, collate_fn=slow_collate)
+    seen, recorder = observed(loader)
+    assert len(seen) == 8
+    assert len(recorder.traces[0].worker_rows()) == 8
+
+
+def test_an_exception_in_a_worker_arrives_as_pytorch_raises_it() -> None:
+    class Bad(Squares):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            raise ValueError(f"no sample {index}")
+
+    with pytest.raises(ValueError, match="no sample 0"):
+        observed(DataLoader(Bad(), batch_size=8, num_workers=1))
+
+
+def test_the_loop_meter_counts_waiting_and_stepping_apart() -> None:
+    loader = DataLoader(Squares(), batch_size=8, num_workers=1, persistent_workers=True)
+    facts = loader_facts(loader)
+    run = LoopMeter(
+        loader, lambda batch: time.sleep(0.03), settings=facts.settings, seconds=1.5, least_s=1.0, precision=0.0
+    ).run()
+    main = run.main
+    assert run.failure is None
+    assert run.coupled
+    assert len(main.call_s) == len(main.wait_s) == len(main.step_s) == len(main.samples)
+    assert np.median(main.step_s) == pytest.approx(0.03, rel=0.3)
+    # The worker needs 16 ms a batch and the step takes 30 ms: in steady state there is nothing to wait for.
+    assert np.median(main.wait_s[4:]) < 0.01
+    assert main.epoch[-1] >= 1
+    assert len(run.epoch_edges_s) == main.epoch[-1]
+    assert run.workers is not None
+    assert run.time_to_first_batch_s is not None
+    assert {s.role for s in run.stacks} >= {"worker", "main"}
+
+
+def test_workers_of_a_measurement_are_gone_when_it_ends() -> None:
+    loader = DataLoader(Squares(), batch_size=8, num_workers=2, persistent_workers=True)
+    LoopMeter(loader, None, settings=loader_facts(loader).settings, seconds=0.8, least_s=0.5).run()
+    import psutil
+
+    gc.collect()
+    workers = [c for c in psutil.Process().children() if "pt_data_worker" in c.name()]
+    assert not workers
+
+
+def test_a_stream_is_fingerprinted_round_by_round() -> None:
+    loader = DataLoader(Stream(), batch_size=4, num_workers=2)
+    run = LoopMeter(loader, None, settings=loader_facts(loader).settings, seconds=1.0, least_s=0.5, repeats=True).run()
+    assert run.repeats is not None
+    assert run.repeats.equal_rounds == run.repeats.rounds
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_size", "samples"),
+    [
+        (torch.zeros(8, 3), None, 8),
+        ((torch.zeros(8, 3), torch.zeros(8)), None, 8),
+        ({"x": torch.zeros(8, 3), "y": ["a"] * 8}, None, 8),
+        (["a", "b", "c"], None, 3),
+        ([[1, 2, 3]] * 32, 32, 32),
+        ([torch.zeros(5), torch.zeros(7)], 2, 2),
+        ([{"x": torch.zeros(3)}] * 4, None, 4),
+        (np.zeros((6, 2)), None, 6),
+        (None, None, 1),
+    ],
+)
+def test_samples_of_a_batch_are_counted(batch: Any, batch_size: int | None, samples: int) -> None:
+    assert count_samples(batch, batch_size) == samples
+
+
+def test_bytes_and_fingerprints_of_a_batch() -> None:
+    batch = {"x": torch.zeros(4, 8), "y": np.zeros(4, dtype=np.int64)}
+    assert size_of(batch) == (4 * 8 * 4 + 4 * 8, 1)
+    assert fingerprint(batch) == fingerprint({"x": torch.zeros(4, 8), "y": np.zeros(4, dtype=np.int64)})
+    assert fingerprint(batch) != fingerprint({"x": torch.ones(4, 8), "y": np.zeros(4, dtype=np.int64)})
+
+
+def test_a_loader_is_rebuilt_around_its_dataset_sampler_and_collate_function() -> None:
+    loader = DataLoader(Squares(), batch_size=8, shuffle=True, collate_fn=slow_collate, drop_last=True)
+    other = rebuild(loader, num_workers=2, prefetch_factor=4)
+    assert other.dataset is loader.dataset
+    assert other.sampler is loader.sampler
+    assert other.collate_fn is slow_collate
+    assert (other.num_workers, other.prefetch_factor, other.batch_size, other.drop_last) == (2, 4, 8, True)
+    assert rebuild(other, num_workers=0).num_workers == 0
+
+
+def test_facts_of_a_loader_come_without_iterating_it() -> None:
+    class Untouched(Squares):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            raise AssertionError("iterated")
+
+    facts = loader_facts(DataLoader(Untouched(), batch_size=8, num_workers=2, timeout=5))
+    assert facts.settings is not None
+    assert (facts.kind, facts.num_samples, facts.num_batches) == ("map", 64, 8)
+    assert (facts.settings.num_workers, facts.settings.prefetch_factor, facts.settings.timeout_s) == (2, 2, 5.0)
+
+
+def test_the_ring_keeps_the_newest_rows_and_leaves_no_file() -> None:
+    ring = Ring(2, capacity=4)
+    for k in range(6):
+        ring.append(1, tuple(float(k) for _ in FIELDS))
+    assert [row[0] for row in ring.drain(1)] == [2.0, 3.0, 4.0, 5.0]
+    assert ring.drain(1) == []
+    assert ring.drain(0) == []
+    ring.append(1, tuple(9.0 for _ in FIELDS))
+    assert [row[0] for row in ring.drain(1)] == [9.0]
+    ring.close()
+
+
+def test_the_sampler_names_the_c_call_that_a_frame_is_in() -> None:
+    import sys
+
+    if sys.version_info < (3, 11):
+        pytest.skip("positions in bytecode came with Python 3.11")
+    sampler = StackSampler(hz=100)
+    sampler.start()
+    time.sleep(0.3)
+    sampler.stop()
+    assert b"time.sleep" in sampler.encode()
+    assert call_at.__doc__
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_no_descriptor_stays_open_after_measuring() -> None:
+    loader = DataLoader(Squares(), batch_size=8, num_workers=1)
+    settings = loader_facts(loader).settings
+    LoopMeter(loader, None, settings=settings, seconds=0.6, least_s=0.3).run()
+    gc.collect()
+    before = open_descriptors()
+    for _ in range(2):
+        LoopMeter(loader, None, settings=settings, seconds=0.6, least_s=0.3).run()
+    gc.collect()
+    assert open_descriptors() <= before + 1
