@@ -15,7 +15,8 @@ STATUSES = ("failed", "undecided", "passed", "abstained")
 def render_text(report: CheckReport, *, verbose: bool = False) -> str:
     """Return one line per problem with its fix, errors, and a summary; all outcomes where verbose."""
     lines: list[str] = []
-    for outcome in report.outcomes:
+    in_order = sorted(report.outcomes, key=lambda o: (o.file, o.line or 0, o.column or 0))
+    for outcome in in_order:
         if outcome.status in ("failed", "undecided"):
             lines.append(f"{place_of(outcome)}{title_of(outcome)}: {outcome.text}")
             if outcome.fix:

@@ -93,6 +93,13 @@ FORMATS = ("text", "json", "junit", "sarif", "github", "md")
     metavar="FILE",
     help="Write the report there; text still goes to stdout.",
 )
+@click.option(
+    "--report",
+    "more",
+    multiple=True,
+    metavar="FORMAT=FILE",
+    help="Write a further report, such as sarif=ioprobe.sarif; may be repeated.",
+)
 @click.option("--exit-zero", is_flag=True, help="Exit code 0 even where a rule or budget failed.")
 @click.option("-v", "--verbose", is_flag=True, help="Also show what passed, abstained and is ignored.")
 @quiet_option()
@@ -114,6 +121,7 @@ def command(
     undecided: str | None,
     format_: str,
     output_file: Path | None,
+    more: tuple[str, ...],
     exit_zero: bool,
     verbose: bool,
     quiet: bool,
@@ -136,6 +144,7 @@ def command(
     from ioprobe.check.pipelines import CheckRequest, check
     from ioprobe.run import load as load_run
 
+    further = [_further(word) for word in more]
     reports: list[CheckReport] = []
     policies: list[str] = []
     saved = load_run(run_path) if run_path else None
@@ -164,6 +173,8 @@ def command(
         )
         reports.append(check(request, progress=say))
     report = merged(reports)
+    for kind, place in further:
+        _save(report, kind, place, verbose)
     _write(report, format_, output_file, verbose)
     _step_summary(report)
     code = report.exit_code("pass" if all(policy == "pass" for policy in policies) else "fail")
@@ -199,10 +210,21 @@ def _write(report: CheckReport, format_: str, output_file: Path | None, verbose:
     if output_file is None:
         write_stdout(_render(report, format_, verbose))
         return
+    _save(report, format_, output_file, verbose)
+    write_stdout(_render(report, "text", verbose))
+
+
+def _save(report: CheckReport, format_: str, place: Path, verbose: bool) -> None:
     from ioprobe.run import write_atomic
 
-    write_atomic(output_file, _render(report, format_, verbose).encode())
-    write_stdout(_render(report, "text", verbose))
+    write_atomic(place, _render(report, format_, verbose).encode())
+
+
+def _further(word: str) -> tuple[str, Path]:
+    kind, sign, place = word.partition("=")
+    if kind not in FORMATS or not sign or not place:
+        raise click.UsageError(f"--report is '{word}'; expected FORMAT=FILE with one of {', '.join(FORMATS)}")
+    return kind, Path(place)
 
 
 def _step_summary(report: CheckReport) -> None:
