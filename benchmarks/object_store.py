@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import fcntl
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -52,11 +53,10 @@ def main() -> None:
 
 
 def table(arguments: argparse.Namespace, endpoint: str, latency: str, clients: list[str]) -> None:
-    for mode in ("whole", "range"):
-        for threads in (1, 8, 32):
-            with locked(arguments.lock):
-                for client in clients:
-                    row(arguments, endpoint, latency, mode, threads, client)
+    with locked(arguments.lock):
+        for mode, threads in itertools.product(("whole", "range"), (1, 8, 32)):
+            for client in clients:
+                row(arguments, endpoint, latency, mode, threads, client)
 
 
 def row(arguments: argparse.Namespace, endpoint: str, latency: str, mode: str, threads: int, client: str) -> None:

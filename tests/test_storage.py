@@ -20,7 +20,7 @@ from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
 from ioprobe.probe.storage_place import Place, place_of
 from ioprobe.probe.storage_plan import members_of, plan_dataset
-from ioprobe.probe.storage_series import Window, narrow_enough, replies_window, slice_series
+from ioprobe.probe.storage_series import Window, narrow_enough, replies_window, scaled_to_window, slice_series
 from ioprobe.run import DatasetFacts, StorageJob
 
 SAMPLES, PAYLOAD = 40, 5000
@@ -263,6 +263,13 @@ def test_a_steady_rate_is_narrow_enough_and_a_wild_one_is_not() -> None:
     assert narrow_enough(np.full(40, 100.0), lengths)
     assert not narrow_enough(np.random.default_rng(0).uniform(10, 300, 40), lengths)
     assert not narrow_enough(np.full(4, 100.0), lengths[:4])
+
+
+def test_device_bytes_are_scaled_to_the_window() -> None:
+    assert scaled_to_window(1000, 300, 600) == 500
+    assert scaled_to_window(0, 300, 600) == 0
+    assert scaled_to_window(None, 300, 600) is None
+    assert scaled_to_window(1000, 0, 0) == 1000
 
 
 def test_mounts_are_found_by_the_longest_and_newest_match(tmp_path: Path) -> None:

@@ -32,7 +32,14 @@ from ioprobe.probe.storage_place import (
     shown,
 )
 from ioprobe.probe.storage_plan import Item, Plan, members_of, plan_dataset
-from ioprobe.probe.storage_series import Window, latency_summary, narrow_enough, replies_window, slice_series
+from ioprobe.probe.storage_series import (
+    Window,
+    latency_summary,
+    narrow_enough,
+    replies_window,
+    scaled_to_window,
+    slice_series,
+)
 from ioprobe.run import Caveat, DatasetFacts, Failure, StorageJob
 from ioprobe.units import format_bandwidth
 
@@ -165,6 +172,8 @@ class _Phase:
     first: list[float] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
     device_bytes: int | None = 0
+    round_bytes: int = 0
+    """Read in all rounds, ramps and tails included; the device counts those, too."""
     residents: list[float] = field(default_factory=list)
     resident_after: float | None = None
     drop_reason: str = ""
@@ -222,6 +231,7 @@ class _Phase:
         self.reached = [max(1, r.facts["next_item"]) for r in replies]
         for reply in replies:
             self.errors += reply.facts["errors"]
+            self.round_bytes += int(reply.column("nbytes").sum())
             self.opened += (reply.column("open_ns") / 1e9).tolist()
             self.first += (reply.column("first_ns") / 1e9).tolist()
         self._add_device_bytes(replies, counter)
@@ -292,7 +302,7 @@ class _Phase:
             cache_state=self._cache_state(resident),
             resident_before=resident,
             resident_after=self.resident_after,
-            device_read_bytes=self.device_bytes,
+            device_read_bytes=scaled_to_window(self.device_bytes, nbytes, self.round_bytes),
             engine="preadv",
             used_bytes=None if plan.used_share is None else round(nbytes * plan.used_share),
             stopped_because=self.stopped,

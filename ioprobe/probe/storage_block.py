@@ -29,7 +29,7 @@ from ioprobe.probe.storage_place import (
     place_of,
     shown,
 )
-from ioprobe.probe.storage_series import narrow_enough
+from ioprobe.probe.storage_series import narrow_enough, scaled_to_window
 from ioprobe.run import Caveat, Failure, StorageJob
 from ioprobe.units import format_bytes, format_count, format_share
 
@@ -238,6 +238,7 @@ class _Measurement:
         self.max_ns = 0
         self.cpu_s, self.cpu_ops = 0.0, 0
         self.device_bytes: int | None = 0
+        self.all_ops = 0  # ramp included: the device counts it, too
         self.before: float | None = None
         self.stopped = "seconds"
         self.failure: Failure | None = None
@@ -327,6 +328,7 @@ class _Measurement:
                 self.series.append(ops / elapsed_s)
                 self.ops += ops
                 self.window_s += elapsed_s
+        self.all_ops += sum(int(r.facts["ops"]) for r in replies)
         for reply in replies:
             counts = zip(reply.column("latency_bins").tolist(), reply.column("latency_counts").tolist(), strict=True)
             for key, count in counts:
@@ -373,7 +375,7 @@ class _Measurement:
             cache_state=self._cache_state(),
             resident_before=self.before,
             resident_after=after,
-            device_read_bytes=self.device_bytes,
+            device_read_bytes=scaled_to_window(self.device_bytes, self.ops, self.all_ops),
             engine=self.engine,
             engine_ceiling_ops_per_s=self.ceiling,
             cpu_s_per_op=self.cpu_s / self.cpu_ops if self.cpu_ops else None,

@@ -94,3 +94,8 @@ def percentiles(latency_s: Floats) -> dict[str, float]:
     """Return ``p50 p95 p99 p999 max`` [s]; shape (reads,), not empty."""
     values = np.quantile(latency_s, [0.5, 0.95, 0.99, 0.999, 1.0])
     return dict(zip(("p50", "p95", "p99", "p999", "max"), map(float, values), strict=True))
+
+
+def scaled_to_window(device_bytes: int | None, window: float, everything: float) -> int | None:
+    """Return the window's part of what the device delivered while everything was read."""
+    return device_bytes if not device_bytes or not everything else round(device_bytes * window / everything)

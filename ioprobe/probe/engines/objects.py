@@ -119,22 +119,24 @@ def list_objects(fs: Any, protocol: str, command: dict[str, Any]) -> dict[str, A
     cut, heads = False, 0
     for pattern in command["patterns"]:
         if _MAGIC.search(pattern) and not protocol.startswith("http"):
-            for path, info in fs.glob(pattern, detail=True).items():
-                if info.get("type") != "directory":
-                    keep.add(path, info.get("size"))
+            for name, found in fs.glob(pattern, detail=True).items():
+                if found.get("type") != "directory":
+                    keep.add(name, found.get("size"))
             continue
         if heads >= 64:  # sizes of many single objects: the first tell enough
             keep.add(fs._strip_protocol(pattern), None)
             continue
         heads += 1
+        path = fs._strip_protocol(pattern)  # obstore's own names lack the bucket
         info = fs.info(pattern)
-        if info.get("type") != "directory":
-            keep.add(fs._strip_protocol(pattern), info.get("size"))  # obstore's own name lacks the bucket
+        bucket = "/" not in path.strip("/") and not protocol.startswith("http")
+        if info.get("type") != "directory" and not bucket:
+            keep.add(path, info.get("size"))
         elif protocol in ("s3", "s3a") and hasattr(fs, "s3"):
-            cut |= _list_s3(fs, info["name"], keep, command["end_ns"])
+            cut |= _list_s3(fs, path.strip("/"), keep, command["end_ns"])
         else:
-            for path, found in fs.find(pattern, detail=True).items():
-                keep.add(path, found.get("size"))
+            for name, found in fs.find(path, detail=True).items():
+                keep.add(name, found.get("size"))
     return {
         "failed": None,
         "rows": keep.rows,
