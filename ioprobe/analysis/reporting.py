@@ -127,7 +127,7 @@ def what_if(run: Run, done: Finished) -> list[WhatIfPoint]:
                     settings={
                         "num_workers": count,
                         "prefetch_factor": factor,
-                        "step_ms": round(1e3 * step_s * scale, 3),
+                        "step_ms": round(1e3 * step_s * scale, 2),
                     },
                     samples_per_s=found.samples_per_s,
                     stall_share=found.stall_share,
@@ -139,7 +139,7 @@ def what_if(run: Run, done: Finished) -> list[WhatIfPoint]:
 def _measured(run: Run) -> list[WhatIfPoint]:
     points = []
     step = run.step
-    step_ms = round(1e3 * sum(step.durations_s) / len(step.durations_s), 3) if step and step.durations_s else None
+    step_ms = round(1e3 * sum(step.durations_s) / len(step.durations_s), 2) if step and step.durations_s else None
     for measured in run.loaders:
         seen = steady(measured)
         other = measured.purpose == "other"

@@ -65,6 +65,9 @@ def advise(
         found.append(_for_limit(limit, profile, best))
     if not found and verdict is Verdict.BALANCED:
         found.append(_leave_it(evidence, verdict))
+    # What the model says would bring nothing is not worth a person's time, unless there is nothing else to say.
+    useful = [a for a in found if a.settings or a.gain is None or a.gain.high > _WORTH + 0.01]
+    found = useful or found
     # Settings that were predicted to help come first: they cost nothing to try.
     return sorted(found, key=lambda a: (not _worth(a), not a.settings))
 
