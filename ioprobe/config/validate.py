@@ -113,7 +113,7 @@ def _suggest(name: str, hints: dict[str, Any], path: tuple[str, ...]) -> str:
 
 def _expectation(error: msgspec.ValidationError, value: Any) -> str:
     text = re.sub(r" - at `.*`$", "", str(error))
-    text = text.replace("`null`", "nothing").replace(" | nothing", "")
+    text = text.replace(" | null", "")
     return f"is {_found(value)}: {text[0].lower()}{text[1:]}"
 
 
