@@ -19,7 +19,8 @@ from ioprobe.probe import storage_block, storage_crew
 from ioprobe.probe.engines import aio, common, preadv, replay, uring
 from ioprobe.probe.engines.board import Board
 from ioprobe.probe.engines.offsets import Pass
-from ioprobe.probe.storage_block import choose_engine, measure_block, percentiles_of_bins
+from ioprobe.probe.storage_block import choose_engine, measure_block
+from ioprobe.probe.storage_block_rounds import percentiles_of_bins
 from ioprobe.probe.storage_crew import Crew
 from ioprobe.probe.storage_place import place_of
 

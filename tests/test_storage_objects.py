@@ -18,10 +18,11 @@ import pytest
 
 from ioprobe.errors import StoreError, TargetError, UsageError
 from ioprobe.probe import storage_crew, storage_objects
-from ioprobe.probe.engines import objects
+from ioprobe.probe.engines import object_faults, objects
 from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
-from ioprobe.probe.storage_objects import knee_of, measure_objects, objects_window, side_by_side
+from ioprobe.probe.storage_objects import measure_objects
+from ioprobe.probe.storage_objects_words import knee_of, objects_window, side_by_side
 from ioprobe.run import Host, Run, StorageJob, Workload, dumps
 
 pytest.importorskip("aiohttp", reason="http through fsspec needs aiohttp")
@@ -267,7 +268,7 @@ def test_ten_thousand_keys_are_kept_of_many_and_all_are_counted() -> None:
     ],
 )
 def test_what_clients_raise_is_classed_without_repeating_it(error: Exception, kind: str) -> None:
-    found = objects.classify(error)
+    found = object_faults.classify(error)
     assert found["kind"] == kind
     assert "SECRET" not in json.dumps(found)
 

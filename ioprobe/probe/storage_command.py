@@ -17,7 +17,8 @@ from ioprobe.errors import IoprobeError, UsageError
 from ioprobe.probe.host import measure_host, usable_cores
 from ioprobe.probe.storage import Progress, measure_dataset
 from ioprobe.probe.storage_block import measure_block
-from ioprobe.probe.storage_objects import measure_objects, side_by_side
+from ioprobe.probe.storage_objects import measure_objects
+from ioprobe.probe.storage_objects_words import side_by_side
 from ioprobe.probe.storage_plan import list_files
 from ioprobe.probe.storage_scratch import scratch_file
 from ioprobe.run import Caveat, DatasetFacts, Run, StorageJob, Workload, dumps, write_atomic

@@ -15,17 +15,25 @@ from ioprobe.data.shards import redact_url
 from ioprobe.data.urls import expand_braces
 from ioprobe.errors import IoprobeError, MeasureError, StoreError, TargetError, UsageError
 from ioprobe.probe.storage_crew import ChildError, Crew, Reply
-from ioprobe.probe.storage_series import Window, latency_summary, replies_window, slice_series
+from ioprobe.probe.storage_objects_words import (
+    cpu_s_per_op,
+    first_byte_s,
+    get_caveats,
+    is_flat,
+    knee_caveat,
+    knee_of,
+    objects_window,
+    scaling_caveat,
+)
+from ioprobe.probe.storage_series import latency_summary, slice_series
 from ioprobe.run import Caveat, DatasetFacts, Failure, StorageJob
-from ioprobe.units import format_bandwidth, format_bytes, format_count, format_seconds
+from ioprobe.units import format_bytes, format_count, format_seconds
 
 _LIST_LIMIT_S = 8.0
 _RANGE_BYTES = 16 << 10
 _LADDER = (1, 2, 4, 8, 16, 32, 64)
 _SHORT_LADDER = (1, 4, 16, 64)
 _LONGEST_RUNG_S = 1.5
-KNEE = 0.9
-"""The knee is the least concurrency that reaches this share of the best rate."""
 
 Progress = Callable[[str, float], None]
 
@@ -249,16 +257,16 @@ class ObjectsProbe:
                 say(f"storage: {mode} GETs, {threads} in flight", 0.3 + 0.3 * number + 0.3 * place / len(levels))
                 rungs.append(self.get(mode, threads, 1, each))
                 jobs.append(rungs[-1])
-                if rungs[-1].failure is not None or _flat(rungs):
+                if rungs[-1].failure is not None or is_flat(rungs):
                     break
             knee = knee_of(rungs)
             if knee is not None:
-                rungs[-1].caveats = [*rungs[-1].caveats, _knee_caveat(rungs, knee)]
+                rungs[-1].caveats = [*rungs[-1].caveats, knee_caveat(rungs, knee)]
             if rungs[-1].failure is not None:
                 return
         if self.processes > 1 and knee is not None:
             jobs.append(self.get("whole", knee.depth, self.processes, each))
-            jobs[-1].caveats = [*jobs[-1].caveats, _scaling_caveat(knee, jobs[-1])]
+            jobs[-1].caveats = [*jobs[-1].caveats, scaling_caveat(knee, jobs[-1])]
 
     def get(self, mode: str, threads: int, processes: int, seconds: float) -> StorageJob:
         """Measure one mode at one concurrency; the other children wait."""
@@ -310,9 +318,9 @@ class ObjectsProbe:
             latency_s=latency_summary(windows),
             series_ops_per_s=slice_series(windows, ops=True)[0].tolist(),
             series_bytes_per_s=slice_series(windows)[0].tolist(),
-            first_byte_s=_first_byte(replies) if mode == "range" else None,
+            first_byte_s=first_byte_s(replies) if mode == "range" else None,
             client=self.listing.client,
-            cpu_s_per_op=_cpu_s_per_op(replies),
+            cpu_s_per_op=cpu_s_per_op(replies),
             retries=sum(r.facts["retries"] for r in replies),
             throttled=sum(r.facts["throttled"] for r in replies),
             used_bytes=nbytes if mode == "range" else None,
@@ -327,7 +335,7 @@ class ObjectsProbe:
         elif failed is not None:
             error = store_error(self.target.name, failed)
             job.failure = Failure(phase="storage", kind="exception", message=error.message, hint=error.hint)
-        job.caveats = _get_caveats(job, replies)
+        job.caveats = get_caveats(job, replies)
         return job
 
     def _request_costs(self, job: StorageJob) -> list[Caveat]:
@@ -340,113 +348,3 @@ class ObjectsProbe:
             f"({format_bytes(self.listing.total_bytes)}) took {format_seconds(self.listing.list_s)}"
         )
         return [*job.caveats, Caveat("request-costs", text, "use larger shards to pay them less often")]
-
-
-def objects_window(replies: Sequence[Reply], threads: int) -> Window | None:
-    """Return the window in which every process had all its requests in flight.
-
-    It begins when each has completed as many requests as it has threads, and
-    ends before they stop to send new ones. With too few completions for that,
-    everything since the start counts: ramp and tail then make the rate a little low.
-    """
-    parts = [r for r in replies if r.column("done_ns").size]
-    if not parts or len(parts) < len(replies):
-        return replies_window(parts)
-    steady = []
-    for reply in parts:
-        done = reply.column("done_ns")
-        steady.append(done[done <= reply.facts["end_ns"]])
-    if min(d.size for d in steady) >= 3 * threads:
-        begin, end = max(int(d[threads - 1]) for d in steady), min(int(d[-1]) for d in steady)
-    else:
-        begin, end = min(r.facts["at_ns"] for r in parts), max(int(r.column("done_ns")[-1]) for r in parts)
-    if end <= begin:
-        return replies_window(parts)
-    done = np.concatenate([r.column("done_ns") for r in parts])
-    keep = (done > begin) & (done <= end)
-    order = np.argsort(done[keep], kind="stable")
-    nbytes = np.concatenate([r.column("nbytes") for r in parts])[keep][order].astype(np.float64)
-    latency_s = np.concatenate([r.column("latency_ns") for r in parts])[keep][order] / 1e9
-    return Window((end - begin) / 1e9, (done[keep][order] - begin) / 1e9, nbytes, latency_s)
-
-
-def _first_byte(replies: Sequence[Reply]) -> float | None:
-    """Small ranges are nearly all waiting for the first byte."""
-    found = [r.column("latency_ns") for r in replies if r.column("latency_ns").size]
-    return float(np.median(np.concatenate(found))) / 1e9 if found else None
-
-
-def _cpu_s_per_op(replies: Sequence[Reply]) -> float | None:
-    ops = sum(r.column("done_ns").size for r in replies)
-    return sum(float(r.facts["cpu_s"]) for r in replies) / ops if ops else None
-
-
-def _get_caveats(job: StorageJob, replies: Sequence[Reply]) -> list[Caveat]:
-    caveats = []
-    if job.throttled:
-        text = f"the store throttled {job.throttled} of {job.ops + job.retries} requests ({job.name})"
-        caveats.append(Caveat("throttled", text, "lower the concurrency, or spread keys over prefixes"))
-    elif job.retries:
-        text = f"{job.retries} requests failed and were sent again ({job.name})"
-        caveats.append(Caveat("retried", text, "look at the store's and any proxy's log"))
-    if any(r.facts["ranges_ignored"] for r in replies):
-        text = "the server ignores ranges: each one costs the whole object"
-        caveats.append(Caveat("no-ranges", text, "use a server that answers ranges with 206, or read whole objects"))
-    return caveats
-
-
-def _rate(job: StorageJob) -> float:
-    return job.bytes_read / job.window_s if job.window_s > 0 else 0.0
-
-
-def _flat(rungs: Sequence[StorageJob]) -> bool:
-    """Whether twice doubling the concurrency brought nothing."""
-    if len(rungs) < 4:
-        return False
-    best = max(map(_rate, rungs[:-2]))
-    return max(map(_rate, rungs[-2:])) < 1.05 * best
-
-
-def knee_of(rungs: Sequence[StorageJob]) -> StorageJob | None:
-    """Return the rung with the least concurrency that comes near the best rate, or None where nothing was read."""
-    best = max(map(_rate, rungs), default=0.0)
-    return next((rung for rung in rungs if best > 0 and _rate(rung) >= KNEE * best), None)
-
-
-def _knee_caveat(rungs: Sequence[StorageJob], knee: StorageJob) -> Caveat:
-    best = max(rungs, key=_rate)
-    text = (
-        f"{best.name.rpartition(' x')[0]}: one process reaches {format_bandwidth(_rate(best))}; "
-        f"{knee.depth} requests in flight give {100 * _rate(knee) / _rate(best):.0f}% of it"
-    )
-    return Caveat("knee", text, "more in flight cost memory and bring little")
-
-
-def _scaling_caveat(one: StorageJob, many: StorageJob) -> Caveat:
-    factor = _rate(many) / _rate(one) if _rate(one) else 0.0
-    text = (
-        f"{many.processes} processes reach {format_bandwidth(_rate(many))}, {factor:.1f} times one process "
-        f"({format_bandwidth(_rate(one))}): "
-        + ("the client in one process is the limit" if factor > 1.3 else "the store, the network or the cores are")
-    )
-    return Caveat("processes", text)
-
-
-def side_by_side(found: Sequence[list[StorageJob]]) -> list[StorageJob]:
-    """Return the jobs of several clients with their names in front, and a word on which is faster."""
-    best: dict[str, StorageJob] = {}
-    for jobs in found:
-        whole = [job for job in jobs if not job.name.startswith("ranges")]
-        best[jobs[0].client or ""] = max(whole, key=_rate)
-        for job in jobs:
-            job.name = f"{(job.client or '').split(' ')[0]}: {job.name}"
-    (fast, most), *_, (slow, least) = sorted(best.items(), key=lambda item: -_rate(item[1]))
-    if _rate(least) > 0:
-        factor = _rate(most) / _rate(least)
-        verdict = "the slower client is the limit, not the store" if factor > 1.3 else "the client is not the limit"
-        text = (
-            f"{fast} reaches {format_bandwidth(_rate(most))}, {slow} {format_bandwidth(_rate(least))} "
-            f"({factor:.1f} times): {verdict}"
-        )
-        found[0][0].caveats = [*found[0][0].caveats, Caveat("clients", text)]
-    return [job for jobs in found for job in jobs]
