@@ -107,7 +107,8 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     """
     if path is None:
         found = find_config(Path.cwd())
-        return load_config(found) if found else Config()
+        # Relative, as people and code-review services name files.
+        return load_config(os.path.relpath(found)) if found else Config()
     place = Path(path)
     if place.is_dir():
         found = _in_folder(place)

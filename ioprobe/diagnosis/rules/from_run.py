@@ -50,6 +50,7 @@ def _loader_facts(measured: LoaderRun, step_s: float | None) -> dict[str, Any]:
     if measured.coupled and wall > 0:
         facts["stall_share"] = float(wait.sum()) / wall
         step_s = step_s or _mean(main.step_s[first:])
+        facts["step_s"] = step_s
         if measured.epoch_edges_s and main.epoch:
             facts["edge_share"] = _edge_seconds(main, first) / wall
     if main.sampler_s:

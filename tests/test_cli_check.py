@@ -1,0 +1,276 @@
+"""``ioprobe check``, ``compare`` and ``rule`` from the outside: exit code, stdout and stderr of every ending."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from run_makers import loader_run, run_of
+
+from ioprobe.run import Run, dumps
+from ioprobe_cli.main import run as ioprobe
+
+GOOD = "[host]\ncores = 8\naccelerators = 0\n[pipelines.train]\nnum_workers = 4\npersistent_workers = true\n"
+BAD = "[host]\ncores = 8\n[pipelines.train]\nnum_workers = 0\nprefetch_factor = 2\n"
+FACTORY = """
+import torch, time
+from torch.utils.data import DataLoader, TensorDataset
+DATA = TensorDataset(torch.zeros(64, 4))
+def make_loader(num_workers=0): return DataLoader(DATA, batch_size=8, num_workers=num_workers)
+def restarts(): return DataLoader(list(range(64)), batch_size=8, num_workers=2)
+def raises(): raise KeyError("no such file list")
+def hangs(): time.sleep(600)
+def nothing(): pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_STEP_SUMMARY", "IOPROBE_SELECT", "IOPROBE_CONFIG", "IOPROBE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".git").mkdir()
+    return tmp_path
+
+
+def write(text: str, name: str = "ioprobe.toml") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def save(run: Run, name: str) -> str:
+    Path(name).write_bytes(dumps(run))
+    return name
+
+
+def coupled(wait_s: float = 0.01) -> Run:
+    return run_of(loader_run([wait_s] * 100, [0.03] * 100))
+
+
+def test_a_good_config_is_0_and_a_bad_one_1(capsys: pytest.CaptureFixture[str]) -> None:
+    write(GOOD)
+    assert ioprobe(["check"]) == 0
+    assert capsys.readouterr().out.startswith("1 pipeline: 0 failed")
+    write(BAD)
+    assert ioprobe(["check"]) == 1
+    assert "ioprobe.toml:5:1: IO105" in capsys.readouterr().out
+    assert ioprobe(["check", "--exit-zero"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[pipelines.train\n", "Error: ioprobe.toml:1:17: "),
+        ("[pipelines.train]\nnum_worker = 1\n", "unknown key 'num_worker'"),
+        ("", "'ioprobe.toml' has no pipeline"),
+        (GOOD + "host = 'a100'\n", "no table [hosts.a100]"),
+        (GOOD + "ignore = ['IO999']\n", "no rule or prefix 'IO999'"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_one_line_and_2(
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(text)
+    assert ioprobe(["check"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_nothing_to_judge_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ioprobe(["check"]) == 2
+    assert "has no pipeline" in capsys.readouterr().err
+
+
+def test_selection_comes_from_file_then_environment_then_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def codes(*flags: str) -> set[str]:
+        ioprobe(["check", "--format", "json", *flags])
+        return {o["name"] for o in json.loads(capsys.readouterr().out)["outcomes"] if o["status"] == "failed"}
+
+    write("[check]\nselect = ['IO102']\n" + BAD)
+    assert codes() == {"IO102"}
+    monkeypatch.setenv("IOPROBE_SELECT", "IO105")
+    assert codes() == {"IO105"}
+    assert codes("--select", "IO1") == {"IO102", "IO105"}
+    assert codes("--select", "IO1", "--ignore", "no-workers") == {"IO105"}
+
+
+def test_ignores_of_each_kind_are_counted_with_their_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        "[host]\ncores = 8\n[check]\nper-pipeline = { 'v*' = ['IO102'] }\n"
+        "[pipelines.train]\nnum_workers = 0  # ioprobe: ignore[IO102] tensors in memory\n"
+        "[pipelines.val]\nnum_workers = 0\n[pipelines.test]\nnum_workers = 0\nignore = ['no-workers']\n"
+    )
+    assert ioprobe(["check", "--format", "json"]) == 0
+    ignored = json.loads(capsys.readouterr().out)["ignored"]
+    assert {(i["outcome"]["pipeline"], i["reason"]) for i in ignored} == {
+        ("train", "tensors in memory"),
+        ("val", "[check] per-pipeline 'v*'"),
+        ("test", "[pipelines.test] ignore"),
+    }
+
+
+def test_reports_are_written_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    write(BAD)
+    assert ioprobe(["check", "--format", "junit", "-o", "j.xml", "--report", "sarif=s.sarif"]) == 1
+    assert "IO105" in capsys.readouterr().out
+    assert Path("j.xml").read_text().startswith("<?xml")
+    assert json.loads(Path("s.sarif").read_text())["version"] == "2.1.0"
+    assert ioprobe(["check", "--report", "pdf=x"]) == 2
+    assert ioprobe(["check", "-o", "missing/x"]) == 2
+
+
+def test_the_step_summary_is_appended_where_github_asks_for_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(BAD)
+    Path("summary.md").write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    assert ioprobe(["check", "--format", "github"]) == 1
+    assert capsys.readouterr().out.startswith("::error file=ioprobe.toml,line=4,col=1,title=IO102")
+    assert Path("summary.md").read_text().startswith("before\n### ioprobe check: failed\n")
+
+
+def test_a_config_for_another_host_is_judged_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        "[hosts.small]\ncores = 2\nstorage = 'nvme'\n[hosts.big]\ncores = 64\nstorage = 'nvme'\n"
+        "[pipelines.train]\nnum_workers = 8\npersistent_workers = true\n"
+    )
+    assert ioprobe(["check", "--host", "big", "-v"]) == 0
+    assert "train: [hosts.big]: 64 cores" in capsys.readouterr().out
+    assert ioprobe(["check", "--host", "small"]) == 1
+
+
+def test_budgets_over_a_saved_run_pass_fail_or_are_undecided(capsys: pytest.CaptureFixture[str]) -> None:
+    run = save(coupled(), "run.json")
+    write(GOOD.replace("num_workers = 4", "num_workers = 2") + "[budgets]\nstall_share = '30%'\n")
+    assert ioprobe(["check", "--run", run]) == 0
+    write(GOOD.replace("num_workers = 4", "num_workers = 2") + "[budgets]\nstall_share = '20%'\n")
+    assert ioprobe(["check", "--run", run]) == 1
+    assert "ioprobe.toml:8:1: stall_share [train]: stall_share is 25.0%" in capsys.readouterr().out
+    write(GOOD.replace("num_workers = 4", "num_workers = 2") + "[budgets]\nmemory = '1GiB'\n")
+    assert ioprobe(["check", "--run", run]) == 2
+    assert ioprobe(["check", "--run", run, "--undecided", "pass"]) == 0
+
+
+def test_a_run_of_a_newer_schema_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    write(GOOD)
+    Path("run.json").write_text('{"schema": 99}')
+    assert ioprobe(["check", "--run", "run.json"]) == 2
+    assert "has schema 99" in capsys.readouterr().err
+
+
+def test_a_baseline_fails_what_became_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    write(GOOD)
+    base, new = save(coupled(0.001), "base.json"), save(coupled(0.02), "new.json")
+    assert ioprobe(["check", "--run", new, "--baseline", base, "--select", "IO501"]) == 1
+    assert "baseline:samples_per_s" in capsys.readouterr().out
+    assert ioprobe(["check", "--run", base, "--baseline", base, "--select", "IO501"]) == 0
+
+
+def test_a_factory_is_built_but_not_iterated(capsys: pytest.CaptureFixture[str]) -> None:
+    write(FACTORY, "train.py")
+    assert ioprobe(["check", "train.py:restarts", "--format", "json"]) == 1
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert {o["name"] for o in data["outcomes"] if o["status"] == "failed"} == {"IO103"}
+    assert data["pipelines"][0]["known"]["num_workers"] == "loader"
+    assert "building the loader of train.py:restarts" in err
+    assert ioprobe(["check", "train.py:make_loader", "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("raises", "KeyError: 'no such file list' (train.py:7)"),
+        ("hangs", "did not return within 3 s"),
+        ("nothing", "returned nothing; expected a DataLoader"),
+        ("missing", "has no function 'missing'"),
+    ],
+)
+def test_a_factory_that_fails_is_one_line_and_2(
+    function: str, message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(FACTORY, "train.py")
+    # Long enough to import torch on a busy machine, unless it is the hang that is wanted.
+    limit = "3" if function == "hangs" else "60"
+    assert ioprobe(["check", f"train.py:{function}", "--load-timeout", limit]) == 2
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")]
+    assert message in line.replace(f"{here}/", "")
+
+
+def test_a_dataset_is_listed_and_its_shards_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data").mkdir()
+    for shard in range(9):
+        with tarfile.open(f"data/{shard}.tar", "w") as tar:
+            tar.addfile(tarfile.TarInfo("0.txt"))
+    write("[host]\ncores = 8\n[pipelines.train]\ntarget = 'data/*.tar'\nnum_workers = 4\npersistent_workers = true\n")
+    assert ioprobe(["check", "-q"]) == 1
+    assert "IO302 shards-do-not-divide [train]: 9 shards over 4 readers" in capsys.readouterr().out
+    assert ioprobe(["check", "-q", "--no-load"]) == 0
+
+
+def test_a_store_that_cannot_be_reached_is_2_within_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    # Port 9 of loopback: refused at once, or dropped until the time-out ends it.
+    assert ioprobe(["check", "http://127.0.0.1:9/train-{000..003}.tar", "--load-timeout", "20", "-q"]) == 2
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")]
+    assert "http://127.0.0.1:9/" in line
+
+
+def test_static_checks_import_neither_torch_nor_pyarrow() -> None:
+    write(GOOD)
+    code = (
+        "import sys; from ioprobe_cli.main import run; assert run(['check']) == 0;"
+        "bad = {'torch', 'pyarrow', 'scipy'} & set(sys.modules); assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_compare_has_the_three_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    base, slow = save(coupled(0.001), "base.json"), save(coupled(0.02), "slow.json")
+    assert ioprobe(["compare", base, base]) == 0
+    assert "no slowdown" in capsys.readouterr().out
+    assert ioprobe(["compare", base, slow, "--format", "md"]) == 1
+    assert capsys.readouterr().out.startswith("### ioprobe compare: slower")
+    assert ioprobe(["compare", base, "missing.json"]) == 2
+    other = coupled()
+    other = Run(**{**{f: getattr(other, f) for f in other.__struct_fields__}, "world_size": 8})
+    unlike = save(other, "unlike.json")
+    assert ioprobe(["compare", base, unlike]) == 2
+    assert "ranks: 1 -> 8" in capsys.readouterr().err
+    assert ioprobe(["compare", base, base, "--noise", "0.01", "--format", "json"]) == 0
+    assert ioprobe(["compare", base, "train.py:make_loader"]) == 2
+
+
+def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ioprobe(["rule"]) == 0
+    assert "  IO301  fewer-shards-than-workers" in capsys.readouterr().out
+    assert ioprobe(["rule", "IO102"]) == 0
+    out = capsys.readouterr().out
+    for title in ("What it sees:", "Why it matters:", "When it is wrong:", "Example:"):
+        assert title in out
+    assert ioprobe(["rule", "fewer-shards-than-workers", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["code"] == "IO301"
+    assert ioprobe(["rule", "IO999"]) == 2
+    assert "no rule or prefix 'IO999'" in capsys.readouterr().err
+
+
+def test_pytest_makes_a_test_of_each_pipeline() -> None:
+    write("[host]\ncores = 8\n[pipelines.good]\nnum_workers = 2\npersistent_workers = true\n" + BAD.partition("\n[")[2]
+          .replace("pipelines.train", "[pipelines.bad").replace("[[", "["))  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "ioprobe.pytest_plugin", "-p", "no:cacheprovider", "-q",
+         "--ioprobe-check", "ioprobe.toml"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "1 failed, 1 passed" in done.stdout
+    assert "IO105 settings-without-workers [bad]" in done.stdout
+    assert "Traceback" not in done.stdout

@@ -1,0 +1,124 @@
+"""What a measured run tells the rules: each story by construction."""
+
+from __future__ import annotations
+
+import pytest
+from run_makers import loader_run, run_of, worker_rows
+
+from ioprobe.config import Config, HostConfig, PipelineConfig
+from ioprobe.diagnosis.rules import gather, judge_pipeline
+from ioprobe.diagnosis.rules.from_run import head_of_line_seconds, run_facts
+from ioprobe.run import DatasetFacts, Failure, Host, LoaderFacts, LoaderSettings, Run, SampleRepeats
+
+
+def codes(run: Run, **config: object) -> set[str]:
+    facts = gather("train", config=PipelineConfig(**config), run=run)  # type: ignore[arg-type]
+    return {o.name for o in judge_pipeline(facts, Config()).outcomes if o.status == "failed"}
+
+
+def test_blocked_workers_may_outnumber_cores_and_busy_ones_may_not() -> None:
+    def run(cpu: float) -> Run:
+        rows = worker_rows([0.4] * 48, cpu=cpu, workers=12)
+        return run_of(loader_run([0.001] * 48, [0.04] * 48, workers=rows, num_workers=12), cores=2.0)
+
+    assert "IO101" not in codes(run(cpu=0.05))
+    assert "IO101" in codes(run(cpu=0.95))
+
+
+def test_one_slow_batch_in_order_costs_the_time_while_others_lie_ready() -> None:
+    # Worker 0 takes 1 s for its first batch; worker 1 has four batches ready by 0.4 s.
+    rows = worker_rows([1.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    main = loader_run([1.0] + [0.0] * 9, [0.1] * 10, workers=rows).main
+    main.wait_s[0] = 1.0
+    assert head_of_line_seconds(main, rows, 0) == pytest.approx(0.9, abs=0.01)
+
+
+def test_pauses_longer_than_the_queue_ask_for_a_deeper_one() -> None:
+    fetch = [0.005] * 60
+    for i in range(7, 60, 8):
+        fetch[i] = 0.2
+    rows = worker_rows(fetch, cpu=0.1, workers=1)
+    waits = [0.1 if i % 8 == 7 else 0.0 for i in range(60)]
+    run = run_of(loader_run(waits, [0.038] * 60, workers=rows, num_workers=1))
+    assert run_facts(run)["burst_batches"] == pytest.approx(0.2 / 0.038)
+    assert "IO104" in codes(run)
+
+
+def test_supply_that_is_too_slow_on_average_is_no_matter_of_the_queue() -> None:
+    fetch = [0.1] * 60
+    fetch[10] = fetch[30] = fetch[50] = 1.0
+    run = run_of(loader_run([0.1] * 60, [0.01] * 60, workers=worker_rows(fetch)))
+    assert "IO104" not in codes(run)
+
+
+def test_repeated_batches_say_that_the_stream_is_not_split() -> None:
+    measured = loader_run([0.01] * 32, num_workers=4)
+    measured.repeats = SampleRepeats(batches=32, distinct=8, workers_delivering=4)
+    assert "IO303" in codes(run_of(measured))
+    measured.repeats = SampleRepeats(batches=32, distinct=32, workers_delivering=4)
+    assert "IO303" not in codes(run_of(measured))
+
+
+def test_workers_that_deliver_nothing_lack_shards() -> None:
+    measured = loader_run([0.01] * 32, num_workers=4)
+    measured.repeats = SampleRepeats(batches=32, distinct=32, workers_delivering=1)
+    assert "IO301" in codes(run_of(measured))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "code"),
+    [
+        ("shared-memory", "RuntimeError: unable to mmap", "IO202"),
+        ("exception", "DataLoader worker is killed by signal: Bus error.", "IO202"),
+        ("descriptors", "RuntimeError: received 0 items of ancdata", "IO207"),
+    ],
+)
+def test_a_failed_run_is_evidence(kind: str, message: str, code: str) -> None:
+    run = run_of(loader_run([0.01] * 4))
+    run.loaders[0].failure = Failure(phase="loop", kind=kind, message=message)
+    assert codes(run) == {code}
+
+
+def test_busy_helper_threads_that_wait_for_cores_fight_for_them() -> None:
+    rows = worker_rows([0.1] * 32, cpu=0.1, runq=0.4, workers=4)
+    rows.other_cpu_s = [0.05] * 32
+    run = run_of(loader_run([0.001] * 32, [0.05] * 32, workers=rows, num_workers=4), cores=2.0)
+    assert "IO107" in codes(run, blocks_on_io=True)
+    rows.other_cpu_s = [0.0005] * 32  # the thread that feeds the queue
+    assert "IO107" not in codes(run, blocks_on_io=True)
+
+
+def test_a_slow_sampler_is_seen_against_the_step() -> None:
+    measured = loader_run([0.03] * 32, [0.05] * 32)
+    measured.main.sampler_s = [0.02] * 32
+    assert "IO108" in codes(run_of(measured))
+
+
+def test_the_config_goes_before_the_loader_and_each_fact_knows_its_source() -> None:
+    loader = LoaderFacts(kind="map", settings=LoaderSettings(num_workers=8, prefetch_factor=2), num_batches=10)
+    facts = gather("t", config=PipelineConfig(num_workers=2), loader=loader, host=Host(usable_cores=4))
+    assert (facts.num_workers, facts.prefetch_factor, facts.epoch_batches, facts.cores) == (2, 2, 10, 4)
+    assert facts.sources["num_workers"] == "config"
+    assert facts.sources["prefetch_factor"] == "loader"
+    assert facts.sources["cores"] == "host"
+
+
+def test_torchs_defaults_hold_only_where_no_factory_decides() -> None:
+    assert gather("t", config=PipelineConfig(num_workers=2)).pin_memory is False
+    assert gather("t", config=PipelineConfig(num_workers=2, target="train.py:make")).pin_memory is None
+    assert gather("t", config=PipelineConfig(target="s3://b/x.tar")).num_workers is None
+
+
+def test_cores_are_shared_by_the_ranks_of_one_host() -> None:
+    host = HostConfig(cores=64, accelerators=8)
+    facts = gather("t", config=PipelineConfig(ranks=16, num_workers=4), host=host)
+    assert (facts.local_ranks, facts.cores_per_rank, facts.consumers) == (8, 8, 64)
+
+
+def test_headers_give_sizes_and_files_are_no_shards() -> None:
+    tar = DatasetFacts(url="x", format="webdataset", num_shards=8, num_samples=100, total_bytes=1000, shard_bytes=[125])
+    facts = gather("t", dataset=tar)
+    assert (facts.format, facts.kind, facts.num_shards, facts.sample_bytes) == ("tar", "iterable", 8, 10)
+    folder = DatasetFacts(url="x", format="imagefolder", num_shards=100, num_samples=100, total_bytes=1000)
+    facts = gather("t", dataset=folder)
+    assert (facts.format, facts.num_shards, facts.num_samples) == ("files", None, 100)
