@@ -1,0 +1,81 @@
+"""The README is a product: what it shows runs, and every command is told of."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ioprobe_cli.main import SUMMARIES, cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line[2:]
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL))
+QUICK = {
+    f"IOPROBE_{command}_{option}": value
+    for command, option, value in [
+        ("ANALYZE", "SECONDS", "4"),
+        ("LOADER", "SECONDS", "3"),
+        ("STEP", "SECONDS", "1"),
+        ("TUNE", "BUDGET", "12"),
+        ("STORAGE", "SECONDS", "2"),
+    ]
+}
+
+
+def test_the_readme_shows_commands_and_files() -> None:
+    assert len(COMMANDS) >= 15
+    assert set(FILES) == {"train.py", "ioprobe.toml"}
+
+
+@pytest.mark.slow
+def test_every_command_of_the_readme_runs_in_order(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    # The console scripts of this environment come first, as in an activated one.
+    env = {**os.environ, **QUICK, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for command in COMMANDS:
+        done = subprocess.run(
+            shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=180, check=False
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert "Traceback" not in done.stderr, f"$ {command}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("name", sorted(cli.list_commands(None)))  # type: ignore[arg-type]
+def test_every_command_has_help_a_summary_and_a_place_in_the_readme(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert SUMMARIES.get(name), f"'{name}' has no summary in 'ioprobe --help'"
+    assert f"ioprobe {name}" in README or f"ioprobe_cli {name}" in README
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_benchmarks_of_the_readme_exist_and_explain_themselves() -> None:
+    for name in re.findall(r"`python benchmarks/([\w.]+)", README):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "benchmarks" / name), "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_links_to_files_of_the_repository_resolve() -> None:
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / link).exists(), link
