@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from ioprobe import __version__
 from ioprobe.analysis.request import Request
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.forecast import point
+from ioprobe.diagnosis.steady import steady
 from ioprobe.diagnosis.tuning import (
     NOISE,
     GridRow,
@@ -19,6 +22,7 @@ from ioprobe.diagnosis.tuning import (
     Recommended,
     Tuning,
     gain_between,
+    knobs,
     measured_at,
     pooled,
 )
@@ -31,6 +35,7 @@ from ioprobe.probe import protocol
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
 from ioprobe.run import Caveat, LoaderRun, LoaderSettings, Run, Workload, now_utc
+from ioprobe.stats import Estimate
 
 Progress = Callable[[str, float, float], None]
 
@@ -38,6 +43,8 @@ NARROW = 0.02
 """Half-width of the measured gain at which it is known well enough [fraction]."""
 MOST_ROUNDS = 4
 """Interleaved repetitions of pick and present setting."""
+FEWEST_BATCHES = 16
+"""Batches past the prefetched burst that a measurement should see."""
 MOST_PICKS = 3
 """Settings that are run before the search gives in."""
 SURPRISE = 0.05
@@ -170,14 +177,19 @@ class _Tuner:
             self._refuse(loop)
             self.text = "the step alone"
             run.step = self.supervisor.step(protocol.Step(seconds=max(0.5, 0.04 * budget)))
-        alone = self._measure("the loader alone", max(2.0, 0.08 * budget), coupled=False, purpose="baseline")
+        alone = self._measure("the loader alone", self._seconds(0.08), coupled=False, purpose="baseline")
         self._refuse(alone)
         settings, facts = alone.settings, run.facts
         if facts is not None and facts.adaptable and settings is not None:
             # One setting cannot tell a lock or a full link from latency, nor busy neighbours from slow code.
             other = 2 if settings.num_workers < 2 else max(1, settings.num_workers // 2)
             text = f"the loader alone with {other} workers"
-            self._measure(text, max(1.5, 0.05 * budget), coupled=False, purpose="calibrate", num_workers=other)
+            seconds = self._seconds(0.05)
+            self._measure(text, seconds, coupled=False, purpose="calibrate", num_workers=other)
+            if settings.num_workers:
+                # Without workers nothing is copied into shared memory: no other setting tells what that saves.
+                text = "the loader alone without workers"
+                self._measure(text, 0.5 * seconds, coupled=False, purpose="calibrate", num_workers=0)
         return calibrate(run)
 
     @staticmethod
@@ -186,15 +198,13 @@ class _Tuner:
             raise MeasureError(f"cannot tune: {found.failure.message}", hint=found.failure.hint)
 
     def _limits(self) -> Limits:
-        from dataclasses import replace
-
         limits = limits_of(self.run)
         return replace(limits, max_workers=self.options.max_workers, ranks_per_host=self.options.ranks_per_host)
 
     def _compare(self, pick: Setting, current: Setting, *, last: bool) -> bool:
         """Run pick and present setting in turn until the gain is known; False where the pick fails."""
-        seconds = max(1.5, min(5.0, 0.08 * self.options.budget_s))
-        text = f"verifying num_workers={pick.num_workers}"
+        seconds = max(self._seconds(0.06, pick), self._seconds(0.06, current))
+        text = f"verifying num_workers={pick.num_workers}, prefetch_factor={pick.prefetch_factor}"
         for round_ in range(MOST_ROUNDS):
             if round_ and self._left() < 2 * seconds:
                 break
@@ -204,11 +214,20 @@ class _Tuner:
             if len(self._seen(current)) <= round_ + (0 if last else 1):
                 self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
             gain = gain_between(self._seen(pick), self._seen(current))
-            if gain is not None and round_ and (gain.high - gain.low) / 2 < max(NARROW, 0.1 * abs(gain.value)):
+            if gain is not None and round_ and (gain.high - gain.low) / 2 < max(NARROW, 0.25 * abs(gain.value)):
                 break
         return True
 
-    def _seen(self, setting: Setting) -> list[Any]:
+    def _seconds(self, share: float, setting: Setting | None = None) -> float:
+        """Return a measurement's length: a share of the budget, more where batches are slow."""
+        base = max(1.5, share * self.options.budget_s)
+        rates = [s for m in self.run.loaders if (s := steady(m)) is not None]
+        if not rates:
+            return base
+        depth = 8 if setting is None else setting.depth
+        return min(max(base, (2 * depth + FEWEST_BATCHES) * rates[-1].cycle_s), 0.2 * self.options.budget_s)
+
+    def _seen(self, setting: Setting) -> list[Estimate]:
         return measured_at(self.run.loaders, _knobs(setting), coupled=self.coupled)
 
     def _note(self, predicted: Prediction, seen: list[Seen]) -> bool:
@@ -242,7 +261,7 @@ class _Tuner:
             target=self.request.target,
             unit=self.request.unit,
             coupled=self.coupled,
-            current=point(first.current, profile, self.run),
+            current=msgspec.structs.replace(point(first.current, profile, self.run), measured=pooled(old)),
             recommended=Recommended(
                 settings=_settings(pick.setting),
                 action=action,
@@ -281,9 +300,8 @@ class _Tuner:
             for setting in settings:
                 self._one(setting, current)
         for setting in settings:
-            found = self._seen(setting)
-            rates = [s.samples_per_s.value for s in found][-self.options.repetitions :]
-            stalls = sorted(s.stall_share.value for s in found)
+            rates = [rate.value for rate in self._seen(setting)][-self.options.repetitions :]
+            stalls = self._stalls(setting)
             rows[_knobs(setting)] = GridRow(
                 settings=_settings(setting),
                 samples_per_s=rates,
@@ -294,6 +312,11 @@ class _Tuner:
         best = search(profile, current, limits=limits, tolerance=self.options.tolerance)
         tried = [predict(profile, s) for s in settings]
         return self._answer(profile, best, best, tried, list(rows.values()))
+
+    def _stalls(self, setting: Setting) -> list[float]:
+        """Stall shares measured at a setting, ascending [fraction]."""
+        found = [m for m in self.run.loaders if m.coupled and knobs(m) == _knobs(setting)]
+        return sorted(s.stall_share.value for m in found if (s := steady(m)) is not None)
 
     def _one(self, setting: Setting, current: Setting, purpose: str = "grid") -> LoaderRun:
         text = f"grid: num_workers={setting.num_workers} prefetch_factor={setting.prefetch_factor}"
@@ -317,7 +340,6 @@ class _Tuner:
 
     def _cold(self, setting: Setting, current: Setting) -> float | None:
         """Return the rate right after the files left the page cache; None where they stay."""
-        from ioprobe.diagnosis.steady import steady
         from ioprobe.probe.pagecache import drop
 
         gone = drop(self._files())
@@ -355,8 +377,8 @@ def grid_settings(current: Setting, limits: Limits, profile: Profile) -> list[Se
 def _decide(
     first: SearchResult,
     best: SearchResult,
-    ran: list[tuple[Prediction, list[Any]]],
-    old: list[Any],
+    ran: list[tuple[Prediction, list[Estimate]]],
+    old: list[Estimate],
     tolerance: float,
 ) -> tuple[Prediction, str, str]:
     """Choose by what was measured; where nothing was run, by the model."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.diagnosis.forecast import ForecastPoint
-from ioprobe.diagnosis.steady import Steady, steady
+from ioprobe.model.rates import throughput
 from ioprobe.run import Caveat, Failure, LoaderRun
 from ioprobe.stats import Estimate, bootstrap_ratio
 
@@ -89,14 +89,14 @@ def knobs(run: LoaderRun) -> Knobs | None:
     return s.num_workers, (s.prefetch_factor or 2) if s.num_workers else 2, s.persistent_workers, s.in_order
 
 
-def measured_at(runs: list[LoaderRun], wanted: Knobs, *, coupled: bool) -> list[Steady]:
-    """Return the steady windows of all runs at some knobs, in the order measured."""
+def measured_at(runs: list[LoaderRun], wanted: Knobs, *, coupled: bool) -> list[Estimate]:
+    """Return the throughput of all runs at some knobs, in the order measured [samples/s]."""
     found = []
     for run in runs:
         if run.coupled == coupled and run.failure is None and _same(knobs(run), wanted):
-            seen = steady(run)
-            if seen is not None:
-                found.append(seen)
+            rate = throughput(run)
+            if rate is not None:
+                found.append(rate)
     return found
 
 
@@ -106,22 +106,22 @@ def _same(found: Knobs | None, wanted: Knobs) -> bool:
     return found[0] == 0 or found == wanted
 
 
-def pooled(seen: list[Steady]) -> Estimate | None:
+def pooled(seen: list[Estimate]) -> Estimate | None:
     """Return the throughput over several measurements of one setting [samples/s]; None where there are none."""
     if not seen:
         return None
     if len(seen) == 1:
-        return seen[0].samples_per_s
-    rates = [s.samples_per_s.value for s in seen]
+        return seen[0]
+    rates = [rate.value for rate in seen]
     middle = math.fsum(rates) / len(rates)
     # Between runs (other tenants, clocks, placement) and within them: the larger of the two speaks.
     spread = math.sqrt(math.fsum((r - middle) ** 2 for r in rates) / (len(rates) - 1) / len(rates))
-    within = max(s.samples_per_s.high - s.samples_per_s.low for s in seen) / 2 / math.sqrt(len(seen))
+    within = max(rate.high - rate.low for rate in seen) / 2 / math.sqrt(len(seen))
     half = max(2.0 * spread, within)
     return Estimate(middle, middle - half, middle + half, sum(s.n for s in seen))
 
 
-def gain_between(new: list[Steady], old: list[Steady]) -> Estimate | None:
+def gain_between(new: list[Estimate], old: list[Estimate]) -> Estimate | None:
     """Return measured throughput of one setting over another, minus 1, with its interval [fraction]."""
     a, b = pooled(new), pooled(old)
     if a is None or b is None or b.value <= 0:
@@ -130,8 +130,6 @@ def gain_between(new: list[Steady], old: list[Steady]) -> Estimate | None:
     value = a.value / b.value
     wide = math.hypot(a.relative_halfwidth, b.relative_halfwidth)
     if count >= 3:
-        pairs = bootstrap_ratio(
-            [s.samples_per_s.value for s in new[-count:]], [s.samples_per_s.value for s in old[-count:]]
-        )
+        pairs = bootstrap_ratio([rate.value for rate in new[-count:]], [rate.value for rate in old[-count:]])
         wide = max((pairs.high - pairs.low) / 2 / value, 0.3 * wide)
     return Estimate(value - 1, value * (1 - wide) - 1, value * (1 + wide) - 1, count)

@@ -7,19 +7,30 @@ from dataclasses import replace
 import numpy as np
 
 from ioprobe.errors import MeasureError
-from ioprobe.model.contention import GROWTH, Company, company, lock_share, rise_together, workers_differ
+from ioprobe.model.contention import (
+    GROWTH,
+    Company,
+    company,
+    in_main_process,
+    lock_share,
+    rise_together,
+    workers_differ,
+)
 from ioprobe.model.fit import fit_correction, fit_second, fit_serial
 from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import MainCosts, Memory, Profile, Serial, Setting, Startup, StepCosts
+from ioprobe.model.rates import steady_start, throughput
 from ioprobe.model.rows import Rows, rows_of
 from ioprobe.run import Caveat, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, Run, StepRun
-from ioprobe.stats import Estimate, ratio
+from ioprobe.stats import Estimate
 
 LEAST_BATCHES = 8
 BOOKKEEPING_S = 60e-6
 """CPU of ``next(loader)`` itself: task tables, sending one task. It only splits a sum that is measured."""
 BUSY_CORES = 1.3
 """Cores in use below which neighbours cannot slow each other's computing."""
+LITTLE_BYTES = 100_000
+"""Bytes per batch from the device that are no reading of data."""
 QUEUE_THREADS_S = 3e-3
 QUEUE_THREADS_PER_TENSOR_S = 0.6e-3
 """CPU that a worker's queue threads may take per batch before further threads are suspected."""
@@ -50,7 +61,10 @@ def calibrate(run: Run, *, use_loop: bool = False) -> Profile:
         return _inline(base, source)
     if rows is None:
         return _opaque(base)
-    more = [r for m in run.loaders if m is not source and m.name == source.name and (r := rows_of(m)) is not None]
+    # Without workers, batches are made in the main process: nothing to compare with.
+    others = [m for m in run.loaders if m is not source and m.name == source.name]
+    others = [m for m in others if m.settings is not None and m.settings.num_workers and _alike_cached(m, source)]
+    more = [r for m in others if (r := rows_of(m)) is not None]
     return _with_rows(base, source, rows, more, run)
 
 
@@ -104,7 +118,7 @@ def _with_workers_if_any(run: Run, asked: LoaderRun) -> LoaderRun:
 def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
     settings = source.settings
     step = _step(run.step, source)
-    skip = _steady(source)
+    skip = steady_start(source)
     return Profile(
         kind=facts.kind if settings is not None and facts.adaptable else "opaque",
         current=_setting(settings, step, source),
@@ -115,7 +129,7 @@ def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
         startup=_startup(source),
         memory=_memory(source),
         waits_s=np.asarray(source.main.wait_s, dtype=np.float64)[skip:],
-        measured=_throughput(source),
+        measured=throughput(source),
         n=len(source.main.wait_s) - skip,
     )
 
@@ -134,12 +148,6 @@ def _setting(settings: LoaderSettings | None, step: StepCosts, source: LoaderRun
     )
 
 
-def _steady(source: LoaderRun) -> int:
-    """Leading batches to leave out of the main process's series."""
-    n = len(source.main.wait_s)
-    return min(max(source.warmup_batches, 1), n // 2)
-
-
 def _samples_per_batch(main: MainBatches) -> float:
     return float(np.mean(main.samples)) if main.samples else 1.0
 
@@ -153,25 +161,13 @@ def _epoch_length(source: LoaderRun, facts: LoaderFacts) -> int | None:
     return None
 
 
-def _throughput(source: LoaderRun) -> Estimate | None:
-    main, skip = source.main, _steady(source)
-    call = np.asarray(main.call_s, dtype=np.float64)
-    if call.size != len(main.wait_s) or call.size - skip < 4:
-        return None
-    back = call + np.asarray(main.wait_s)
-    samples = np.asarray(main.samples or [1] * call.size, dtype=np.float64)
-    crew = max(1, source.settings.num_workers if source.settings else 1)
-    last = skip + (call.size - 1 - skip) // crew * crew  # whole rounds of workers: they finish in step
-    return ratio(samples[skip + 1 : last + 1], np.diff(back[skip : last + 1]))
-
-
 def _step(step: StepRun | None, source: LoaderRun) -> StepCosts:
     if step is not None and step.durations_s and step.failure is None:
         durations = np.asarray(step.durations_s, dtype=np.float64)
         cpu = float(np.mean(step.cpu_s)) if step.cpu_s and not step.emulated else 0.0
         return StepCosts(durations, cpu, float(step.samples_per_step))
     if source.coupled and source.main.step_s:
-        durations = np.asarray(source.main.step_s, dtype=np.float64)[_steady(source) :]
+        durations = np.asarray(source.main.step_s, dtype=np.float64)[steady_start(source) :]
         return StepCosts(durations, 0.0, _samples_per_batch(source.main))
     return StepCosts()
 
@@ -219,27 +215,42 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
     if with_others is not None:
         profile = _with_contention(profile, rows, source, with_others)
     drained = not source.coupled
-    step = np.asarray(source.main.step_s, dtype=np.float64)[_steady(source) :]
+    step = np.asarray(source.main.step_s, dtype=np.float64)[steady_start(source) :]
     here = _setting(source.settings, profile.step, source).at(
         step_s=0.0 if drained or not step.size else float(step.mean())
     )
     second = _second(run, source)
+    if with_others is None and profile.inline_blocked_s is not None and crew > 1:
+        with_others = in_main_process(rows, profile.inline_cpu_s or 0.0, profile.inline_blocked_s)
+        profile = replace(profile, seen_alone=True)
     if second is not None and with_others is None:
         there, rate = second
         suspect = _suspect_by_rate(profile, source, rows, here, there, rate)
         profile = replace(profile, seen_alone=True)
-        return fit_second(profile, here, suspect, there, rate.value) if suspect else fit_correction(profile, here)
+        if suspect is None:
+            return fit_correction(profile, here)
+        # Within the noise the fuller queue is taken: it promises less of more workers.
+        fuller = rate.value + 0.5 * (rate.high - rate.value) * (1 if there.num_workers < here.num_workers else -1)
+        return fit_second(profile, here, suspect, there, fuller)
     suspect = _suspect(profile, source, rows, with_others) if _loader_binds(source) else None
     if suspect is not None:
         profile = fit_serial(profile, here, suspect, with_others.blocked_alone_s if with_others else None)
     return fit_correction(profile, here)
 
 
+def _alike_cached(a: LoaderRun, b: LoaderRun) -> bool:
+    """Whether both read alike from the device: a warm cache is no faster storage, and cold reads are no queue."""
+    if a.device_read_bytes is None or b.device_read_bytes is None:
+        return True
+    read = [m.device_read_bytes / max(1, len(m.main.wait_s)) for m in (a, b) if m.device_read_bytes is not None]
+    return max(read) < LITTLE_BYTES or min(read) > 0.5 * max(read)
+
+
 def _with_inline(profile: Profile, source: LoaderRun, run: Run) -> Profile:
     """Add what a measurement without workers says: no shared memory is filled, no core is shared."""
     for m in run.loaders:
         inline = m.settings is not None and not m.settings.num_workers and m.failure is None and m.name == source.name
-        rows = rows_of(m) if inline and m is not source else None
+        rows = rows_of(m) if inline and m is not source and _alike_cached(m, source) else None
         if rows is not None and rows.size >= LEAST_BATCHES // 2:
             cpu, blocked = float(rows.cpu_s.mean()), float(rows.blocked_s.mean())
             return replace(profile, inline_cpu_s=cpu, inline_blocked_s=blocked)
@@ -250,7 +261,7 @@ def _second(run: Run, source: LoaderRun) -> tuple[Setting, Estimate] | None:
     """Return another drained measurement at another number of workers, the one that differs most."""
     found = []
     for m in run.loaders:
-        rate = _throughput(m)
+        rate = throughput(m)
         if m.coupled or source.coupled or m.failure is not None or m.name != source.name or rate is None:
             continue
         if m.settings is None or source.settings is None or not m.settings.num_workers:
@@ -319,7 +330,7 @@ def _with_contention(profile: Profile, rows: Rows, source: LoaderRun, found: Com
 
 def _loader_binds(source: LoaderRun) -> bool:
     """Whether the measured rate is the loader's, not the step's."""
-    main, skip = source.main, _steady(source)
+    main, skip = source.main, steady_start(source)
     if not source.coupled or not main.step_s:
         return True
     waited, stepped = sum(main.wait_s[skip:]), sum(main.step_s[skip:])
@@ -362,7 +373,7 @@ def _delivered_by(rows: Rows, base: Profile, crew: int) -> tuple[int, ...] | Non
 
 
 def _main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun]) -> MainCosts:
-    main, skip = source.main, _steady(source)
+    main, skip = source.main, steady_start(source)
     received, drawn = _mean(main.transport_s, skip), _mean(main.sampler_s, skip)
     cpu = _mean(main.wait_cpu_s, skip) or received + drawn
     release = _mean(main.release_s, skip)
@@ -375,7 +386,7 @@ def _main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun]) -> Main
     for other in loaders:
         beside = rows_of(other) if other is not source and other.coupled else None
         if beside is not None and beside.crowd.mean() < 0.5 * rows.crowd.mean() and other.main.transport_s:
-            quiet = _mean(other.main.transport_s, _steady(other))
+            quiet = _mean(other.main.transport_s, steady_start(other))
             idle = min(busy, max(0.0, quiet - receive))
     return MainCosts(
         receive_cpu_s=receive,
@@ -393,7 +404,7 @@ def _mean(values: list[float], skip: int) -> float:
 
 def _inline(base: Profile, source: LoaderRun) -> Profile:
     """num_workers=0 without rows: the wait is the fetch."""
-    skip = _steady(source)
+    skip = steady_start(source)
     wait = np.asarray(source.main.wait_s[skip:], dtype=np.float64)
     cpu = np.asarray(source.main.wait_cpu_s[skip:], dtype=np.float64)
     cpu = np.minimum(cpu, wait) if cpu.size == wait.size else wait

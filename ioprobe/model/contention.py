@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,15 @@ def company(crowded: Rows, others: list[Rows]) -> Company | None:
         if found is not None and (best is None or found.pairs > best.pairs):
             best = found
     return best
+
+
+def in_main_process(crowded: Rows, cpu_s: float, blocked_s: float) -> Company:
+    """Compare with batches made without workers, whose waits are those of a batch alone.
+
+    CPU is not compared: the main process fills no shared memory.
+    """
+    growth = float(crowded.blocked_s.mean()) / blocked_s if blocked_s > 0 else math.inf
+    return Company(1.0, growth, cpu_s, blocked_s, crowded.size)
 
 
 def _same_batches(crowded: Rows, other: Rows) -> Company | None:

@@ -68,6 +68,8 @@ def fit_second(profile: Profile, here: Setting, suspect: Serial, there: Setting,
     if profile.measured is None or profile.measured.value <= 0 or rate <= 0:
         return profile
     fewer = there.num_workers < here.num_workers
+    # A queue that never empties delivers alike with fewer workers and with more.
+    rate = min(rate, 0.995 * profile.measured.value) if fewer else max(rate, 1.005 * profile.measured.value)
     low, high = 0.0, profile.samples_per_batch / max(rate, profile.measured.value)
     best, least = profile, math.inf
     for _ in range(9):
