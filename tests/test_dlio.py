@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ioprobe.data.dlio import load_workload
-from ioprobe.errors import ConfigError
+from ioprobe.data.dlio_dataset import make_loader
+from ioprobe.errors import ConfigError, DataError, OutputError, UsageError
 from ioprobe.model.au import dlio_metrics
 from ioprobe.planning import PlanRequest, plan_from
 from ioprobe.run import MainBatches
@@ -124,13 +126,32 @@ def loop(waits: list[float], steps: list[float], epoch: int = 0, start: float = 
 def test_utilisation_leaves_out_the_first_step_as_dlio_does() -> None:
     found = dlio_metrics(loop([5.0, 1.0, 1.0, 0.0], [2.0, 2.0, 2.0, 2.0]), batch_size=4, record_bytes=1 << 20)
     assert found is not None
-    # After the first step: 6 s of compute in 8 s; its throughput drops two of four steps.
+    # After the first step: 6 s of compute in 8 s; later versions drop two of four steps from the throughput.
     assert found.au == pytest.approx(6 / 8)
-    assert found.samples_per_s == pytest.approx(2 * 4 / 8)
-    assert found.mib_per_s == pytest.approx(1.0)
+    assert found.samples_per_s == pytest.approx(4 * 4 / 15)
+    assert found.samples_per_s_since_2024 == pytest.approx(2 * 4 / 8)
+    assert found.mib_per_s == pytest.approx(16 / 15)
     # All of it: 8 s of compute in 15 s, 16 samples.
     assert found.busy_share == pytest.approx(8 / 15)
     assert found.sustained_samples_per_s == pytest.approx(16 / 15)
+
+
+def test_utilisation_counts_the_nominal_step_where_it_is_given() -> None:
+    found = dlio_metrics(loop([0.0] * 3, [2.0] * 3), batch_size=4, record_bytes=1, computation_s=1.5)
+    assert found is not None
+    assert (found.au, found.busy_share) == (pytest.approx(0.75), pytest.approx(1.0))
+
+
+def test_the_figures_are_those_of_dlio_for_its_own_record_of_a_run() -> None:
+    """Lists of load and proc of dlio-benchmark 2.0.0 (npz, batch 4, 30 ms) and its formulas."""
+    load = [0.0132, 0.0036, 0.0123, 0.0001, 0.0002, 0.0101]
+    proc = [0.0434, 0.0339, 0.0426, 0.0302, 0.0304, 0.0403]
+    steps = [p - w for p, w in zip(proc, load, strict=True)]
+    found = dlio_metrics(loop(load, steps), batch_size=4, record_bytes=1, computation_s=0.03)
+    assert found is not None
+    total = sum(proc)
+    assert found.au == pytest.approx(0.03 * 5 / (total - proc[0]))
+    assert found.samples_per_s == pytest.approx(6 / total * 4)
 
 
 def test_utilisation_is_the_mean_over_epochs() -> None:
@@ -146,3 +167,65 @@ def test_utilisation_is_the_mean_over_epochs() -> None:
 def test_too_few_steps_have_no_utilisation() -> None:
     assert dlio_metrics(loop([0.0] * 2, [1.0] * 2), batch_size=4, record_bytes=1) is None
     assert dlio_metrics(MainBatches(call_s=[0.0], wait_s=[1.0]), batch_size=4, record_bytes=1) is None
+
+
+TINY = """\
+model: tiny
+dataset: {data_folder: data, format: FORMAT, num_files_train: 4, num_samples_per_file: 1, record_length: 400}
+reader: {batch_size: 2, read_threads: 0}
+train: {computation_time: 0.001}
+"""
+
+
+@pytest.mark.parametrize("format_", ["npz", "npy", "png", "jpeg"])
+def test_missing_files_are_made_and_read_as_dlio_does(tmp_path: Path, format_: str) -> None:
+    place = written(tmp_path, TINY.replace("FORMAT", format_))
+    loader = make_loader(str(place), str(tmp_path))
+    assert [tuple(batch.shape) for batch in loader] == [(2, 20, 20)] * 2
+    files = sorted((tmp_path / "data" / "train").iterdir())
+    assert [file.name for file in files] == [f"img_{i}_of_4.{format_}" for i in range(4)]
+    before = [file.read_bytes() for file in files]
+    again = make_loader(str(place), str(tmp_path), as_read=True)
+    assert [file.read_bytes() for file in files] == before
+    assert all(int(batch.max()) > 0 for batch in again)
+
+
+def test_files_that_dlio_made_are_read(tmp_path: Path) -> None:
+    place = written(
+        tmp_path, TINY.replace("FORMAT", "npz").replace("num_samples_per_file: 1", "num_samples_per_file: 2")
+    )
+    folder = tmp_path / "data" / "train" / "0"
+    folder.mkdir(parents=True)
+    for i in range(4):
+        x = np.arange(8, dtype=np.uint8).reshape(2, 2, 2) + 8 * i
+        np.savez(folder / f"img_{i}_of_4.npz", x=x, y=[0, 0])
+    loader = make_loader(str(place), str(tmp_path), as_read=True)
+    assert next(iter(loader)).tolist() == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+
+
+def test_half_made_data_is_not_added_to(tmp_path: Path) -> None:
+    place = written(tmp_path, TINY.replace("FORMAT", "npz"))
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    (tmp_path / "data" / "train" / "img_0_of_4.npz").write_bytes(b"x")
+    with pytest.raises(OutputError, match="holds 1 of 4 files"):
+        make_loader(str(place), str(tmp_path))
+    with pytest.raises(UsageError, match="tfrecord files are not read here"):
+        make_loader(str(written(tmp_path, TINY.replace("FORMAT", "tfrecord"))), str(tmp_path))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    place = written(tmp_path, TINY.replace("FORMAT", "npz"))
+    loader = make_loader(str(place), str(tmp_path))
+    (tmp_path / "data" / "train" / "img_2_of_4.npz").write_bytes(b"not an archive")
+    with pytest.raises(DataError, match=r"cannot read sample 0 of '.*img_2_of_4.npz'"):
+        list(loader)
+
+
+def test_a_pickled_object_in_a_file_is_refused(tmp_path: Path) -> None:
+    place = written(tmp_path, TINY.replace("FORMAT", "npz"))
+    folder = tmp_path / "data" / "train"
+    folder.mkdir(parents=True)
+    for i in range(4):
+        np.savez(folder / f"img_{i}_of_4.npz", x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match="allow_pickle"):
+        next(iter(make_loader(str(place), str(tmp_path))))
