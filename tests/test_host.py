@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ioprobe.probe.cgroups import cgroup_cores
 from ioprobe.probe.host import (
     accelerator_names,
-    cgroup_cores,
     measure_host,
     memory,
     package_version,

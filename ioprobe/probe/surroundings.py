@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ioprobe.probe.cgroups import read_text
 from ioprobe.probe.engines import uring
-from ioprobe.probe.host import package_version, read_text
+from ioprobe.probe.host import package_version
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.storage_place import place_of
 from ioprobe.run import HostLoad, Surroundings
