@@ -17,7 +17,7 @@ import statistics
 import subprocess
 from collections.abc import Iterator
 
-from ioprobe.probe.storage_block import measure_block
+from ioprobe.probe.storage_block import choose_engine, measure_block
 from ioprobe.units import parse_block_size
 
 FIO_ENGINES = {"preadv": "psync", "io_uring": "io_uring", "libaio": "libaio", "mmap": "mmap"}
@@ -68,7 +68,7 @@ def cell(arguments: argparse.Namespace, block_bytes: int, depth: int, label: str
             if measure is ours:
                 found["ours"], engine = ours(arguments, block_bytes, depth)
             else:
-                engine = engine or ("preadv" if depth == 1 else "io_uring")
+                engine = engine or choose_engine(arguments.engine, depth, not arguments.warm, block_bytes)
                 found["fio"] = theirs(arguments, block_bytes, depth, engine)
         pairs.append(found)
     ratio = {key: [p["ours"][key] / p["fio"][key] for p in pairs] for key in ("iops", "p50", "p99", "cpu")}

@@ -181,21 +181,30 @@ def test_no_latencies_give_no_percentiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ring", "linux_aio", "depth", "direct", "engine"),
+    ("ring", "linux_aio", "depth", "direct", "block_bytes", "engine"),
     [
-        (True, True, 1, True, "preadv"),
-        (True, True, 8, True, "io_uring"),
-        (False, True, 8, True, "libaio"),
-        (False, True, 8, False, "preadv"),
-        (False, False, 8, True, "preadv"),
+        (True, True, 1, True, 4096, "preadv"),
+        (True, True, 8, True, 4096, "libaio"),
+        (True, True, 8, True, MiB, "io_uring"),
+        (True, False, 8, True, 4096, "io_uring"),
+        (True, True, 8, False, 4096, "io_uring"),
+        (False, True, 8, True, MiB, "libaio"),
+        (False, True, 8, False, 4096, "preadv"),
+        (False, False, 8, True, 4096, "preadv"),
     ],
 )
 def test_the_engine_is_the_best_that_is_allowed(
-    monkeypatch: pytest.MonkeyPatch, ring: bool, linux_aio: bool, depth: int, direct: bool, engine: str
+    monkeypatch: pytest.MonkeyPatch,
+    ring: bool,
+    linux_aio: bool,
+    depth: int,
+    direct: bool,
+    block_bytes: int,
+    engine: str,
 ) -> None:
     monkeypatch.setattr(uring, "allowed", lambda: ring)
     monkeypatch.setattr(aio, "allowed", lambda: linux_aio)
-    assert choose_engine("auto", depth, direct) == engine
+    assert choose_engine("auto", depth, direct, block_bytes) == engine
 
 
 def test_asking_for_a_forbidden_engine_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

