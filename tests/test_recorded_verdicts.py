@@ -309,3 +309,22 @@ def test_a_report_of_a_trace_has_shares_that_sum_to_one_and_survives_the_file() 
     assert sum(report.partition.values()) == pytest.approx(1.0)
     assert report.partition["data_stall"] == pytest.approx(0.4)
     assert (report.run, report.metrics["step_s"]) == ("run.json", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("run", "codes"),
+    [
+        (sampled(stacks("main", wait=300, step=200), stacks("worker", decode=95, wait=5)), ["IO611"]),
+        (sampled(stacks("main", wait=300, step=200), stacks("worker", lock=95, wait=5)), ["IO606"]),
+        (sampled(stacks("main", decode=300, step=200), num_workers=0), ["IO102", "IO611"]),
+        (sampled(stacks("main", step=500), stacks("worker", wait=95, decode=5)), ["IO600"]),
+        (empty(partitions=[partition(compute=0.5, communication=0.4)]), ["IO620"]),
+        (empty(partitions=[partition(compute=0.6, transfer=0.3)]), ["IO616"]),
+        (empty(partitions=[partition(compute=0.95, hidden_s={"pageable": 0.4})]), ["IO600", "IO616"]),
+        (empty(), []),
+    ],
+)
+def test_advice_follows_the_limiting_stage(run: Run, codes: list[str]) -> None:
+    report = report_recording(run)
+    assert [a.code for a in report.advice] == codes
+    assert all(a.action and a.because and a.gain is None for a in report.advice)

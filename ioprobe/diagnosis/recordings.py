@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ioprobe.diagnosis.recorded_advice import advise_recording
 from ioprobe.diagnosis.recorded_processes import diagnose_processes
 from ioprobe.diagnosis.recorded_stacks import (
     COMMUNICATES,
@@ -278,6 +279,7 @@ def report_recording(run: Run, run_path: str | None = None, page: str | None = N
         host=run.host,
         settings=loader.settings if loader is not None else None,
         diagnosis=diagnosis,
+        advice=advise_recording(run, diagnosis),
         partition=shares_of(run.partitions) if run.partitions else None,
         partitions=run.partitions,
         ranks=rank_summaries(run),

@@ -164,6 +164,8 @@ def record(
     finally:
         os.close(memory)
     stacks = parse_raw(text, "py-spy's output") if text.strip() else []
+    if not stacks and not Path(f"/proc/{pid}").exists():
+        raise MeasureError(f"process {pid} ended while it was watched", hint="attach to a job that goes on")
     if not stacks:
         raise MeasureError(f"py-spy saw no stacks in process {pid}: {_last_words(words)}", hint=_remedy(words))
     behind = max((float(x) for x in _BEHIND.findall(words)), default=0.0)
