@@ -83,7 +83,7 @@ def run_basis(run: Run, name: str) -> Basis:
             f"run '{name}' holds no measured step, so its demand is not known",
             hint="measure one with 'ioprobe analyze TARGET --step ...', or pass --step-ms",
         )
-    rate = stats.ratio([step.samples_per_step] * len(step.durations_s), step.durations_s)
+    rate = stats.periodic_mean(step.durations_s).inverse().scaled(step.samples_per_step)
     sources = {"samples_per_s": f"{name}: {step.source or 'step'}, {len(step.durations_s)} steps"}
     bytes_per_sample, sources["bytes_per_sample"] = _run_bytes(run, name)
     loader = _worker_run(run)

@@ -70,7 +70,7 @@ def figures(row: StepRow, host: Host) -> StepFigures:
             utilization=None,
             binding=None,
         )
-    steps = stats.ratio([1.0] * len(times), times)
+    steps = stats.periodic_mean(times).inverse()
     samples = steps.scaled(step.samples_per_step)
     device = host.cpu_model if step.device == "cpu" else next(iter(host.accelerators), step.device)
     use = None

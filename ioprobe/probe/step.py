@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from ioprobe import stats
@@ -28,8 +27,8 @@ _EARLY = 20
 _MOST_WARMUP = 200
 _MOST = 20_000
 _LOOK_S = 0.1
-_PAUSE = 4.0
-"""A step this many times the median is a pause, not noise."""
+_PERIODS = 3
+"""Whole periods of a step that pauses regularly, where twice the time allows it."""
 
 
 class EmulatedStep:
@@ -185,8 +184,8 @@ def _measure(clock: Clock, following: Following, seconds: float, result: StepRun
 
 def _until_pause(durations: Sequence[float], steps: int) -> int:
     """At most so many steps that the next pause, where one is due, ends the block."""
-    period = pause_period(durations) if len(durations) < 2000 else None
-    return steps if period is None else min(steps, max(1, _pauses(durations)[-1] + period + 1 - len(durations)))
+    period = stats.pause_period(durations) if len(durations) < 2000 else None
+    return steps if period is None else min(steps, max(1, stats.pauses(durations)[-1] + period + 1 - len(durations)))
 
 
 def _enough(durations: Sequence[float], spent_s: float, seconds: float, *, emulated: bool) -> bool:
@@ -199,34 +198,20 @@ def _enough(durations: Sequence[float], spent_s: float, seconds: float, *, emula
         return early and narrow
     if spent_s >= 2 * seconds or len(durations) >= _MOST:
         return True
-    # A pause is due: end with it, so that whole periods are counted.
-    period = pause_period(durations)
-    return period is None or _pauses(durations)[-1] == len(durations) - 1
-
-
-def _pauses(durations: Sequence[float]) -> list[int]:
-    if not durations:
-        return []
-    # A pause is of a kind with the longest one; what is merely late on a busy machine is not.
-    least = max(_PAUSE * (stats.percentile(durations, 0.5) or 0.0), 0.5 * max(durations))
-    return [i for i, d in enumerate(durations) if d > least]
-
-
-def pause_period(durations: Sequence[float]) -> int | None:
-    """Return after how many steps a long pause comes back, or None where pauses are absent or irregular.
-
-    >>> pause_period([1, 1, 9, 1, 1, 9, 1, 1, 9]), pause_period([1, 9, 1, 1, 1, 1, 9, 1, 9]), pause_period([])
-    (3, None, None)
-    """
-    found = _pauses(durations)
-    gaps = {b - a for a, b in pairwise(found)}
-    return gaps.pop() if len(gaps) == 1 and min(gaps, default=0) >= 2 else None
+    found = stats.pauses(durations)
+    if sum(durations[i] for i in found) < 0.1 * sum(durations):
+        return True
+    # Pauses that matter: end with one, so that whole periods are counted, and several of them while there is time.
+    period = stats.pause_period(durations)
+    if period is None or found[-1] != len(durations) - 1:
+        return False
+    return len(found) > _PERIODS or spent_s + sum(durations[-period:]) > 2 * seconds
 
 
 def _before_whole_periods(durations: Sequence[float]) -> int:
     """How many leading steps belong to a period that began before the measurement did."""
-    found = _pauses(durations)
-    if pause_period(durations) is None or found[-1] != len(durations) - 1:
+    found = stats.pauses(durations)
+    if stats.pause_period(durations) is None or found[-1] != len(durations) - 1:
         return 0
     return found[0] + 1
 
@@ -234,7 +219,7 @@ def _before_whole_periods(durations: Sequence[float]) -> int:
 def _add_parts(step: Step, following: Following, clock: Clock, result: StepRun) -> bool:
     """Trace a few further steps, scale their shares to the measured time, and return whether torch multiplied."""
     usual = stats.percentile(result.durations_s, 0.5) or 0.0
-    period = pause_period(result.durations_s)
+    period = stats.pause_period(result.durations_s)
     shares = step_parts.trace(step, following, clock, steps_for(usual, period))
     if shares is None:
         return False
@@ -250,7 +235,7 @@ def _add_parts(step: Step, following: Following, clock: Clock, result: StepRun) 
     for _ in range(period - shares.steps - counted - 1):
         step(following())
     pause = step_parts.trace(step, following, clock, 1)
-    if pause is not None and pause.window_s > _PAUSE / 2 * usual:
+    if pause is not None and pause.window_s > stats.PAUSE / 2 * usual:
         with_pause = pause.seconds_per_step(max(result.durations_s))
         names = parts.keys() | with_pause.keys()
         parts = {n: (parts.get(n, 0.0) * (period - 1) + with_pause.get(n, 0.0)) / period for n in sorted(names)}
