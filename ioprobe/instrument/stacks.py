@@ -9,6 +9,7 @@ although it has no Python frame.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import linecache
 import sys
@@ -20,7 +21,8 @@ from typing import Any
 DEFAULT_HZ = 25.0
 _DEEPEST = 48
 
-Key = tuple[tuple[CodeType, int, int], ...]
+Key = tuple[tuple[int, int], ...]
+"""Frames, innermost first: the identity of the code object, and the instruction."""
 
 
 class StackSampler:
@@ -35,6 +37,8 @@ class StackSampler:
         self._period_s = 1.0 / hz
         self._on_flush = on_flush
         self._counts: dict[tuple[int, Key], int] = {}
+        # Hashing a code object walks through all its bytecode: keys hold identities, and this keeps them valid.
+        self._codes: dict[int, CodeType] = {}
         self._stop = threading.Event()
         self.skip: set[int] = set()
         self._thread = threading.Thread(target=self._run, name="ioprobe-stacks", daemon=True)
@@ -65,7 +69,7 @@ class StackSampler:
             for ident, frame in frames.items():
                 if ident == me or ident in self.skip:
                     continue
-                key = (ident, _key(frame))
+                key = (ident, self._key(frame))
                 self._counts[key] = self._counts.get(key, 0) + 1
             del frames
             if self._on_flush and time.monotonic() - last_flush > pause_s:
@@ -75,6 +79,15 @@ class StackSampler:
                 # Naming many different stacks takes the interpreter's lock: less often, the longer it takes.
                 pause_s = max(1.0, 200 * (last_flush - begin))
 
+    def _key(self, frame: FrameType | None) -> Key:
+        found: list[tuple[int, int]] = []
+        while frame is not None and len(found) < _DEEPEST:
+            code = frame.f_code
+            self._codes.setdefault(id(code), code)
+            found.append((id(code), frame.f_lasti))
+            frame = frame.f_back
+        return tuple(found)
+
     def encode(self, most: int = 60) -> bytes:
         """Return ``[[main, count, [[function, file, line, module, call], ...]], ...]`` as JSON, innermost first.
 
@@ -83,7 +96,7 @@ class StackSampler:
         main_thread = threading.main_thread().ident
         rows: dict[tuple[int, tuple[tuple[str, str, int, str, str], ...]], int] = {}
         for (ident, key), count in list(self._counts.items()):
-            named = tuple(_named(*item) for item in key)
+            named = tuple(_named(self._codes[code], lasti) for code, lasti in key)
             key_ = (int(ident == main_thread), named)
             rows[key_] = rows.get(key_, 0) + count
         top = sorted(rows.items(), key=lambda item: -item[1])
@@ -94,25 +107,52 @@ class StackSampler:
         data = json.dumps(kept).encode()
         return data if len(data) < 47_000 or most <= 4 else self.encode(most // 2)
 
+    def raw(self, most: int = 2000) -> bytes:
+        """Return the counts as JSON for :func:`named_rows`, which does the costly naming in another process."""
+        main_thread = threading.main_thread().ident
+        numbers: dict[tuple[int, int], int] = {}
+        top = sorted(self._counts.copy().items(), key=lambda item: -item[1])[:most]
+        stacks = [
+            [int(ident == main_thread), count, [numbers.setdefault(item, len(numbers)) for item in key[:28]]]
+            for (ident, key), count in top
+        ]
+        frames = []
+        for identity, lasti in numbers:
+            code = self._codes[identity]
+            name = getattr(code, "co_qualname", code.co_name)
+            frames.append((name, code.co_filename, line_of(code, lasti), position_of(code, lasti)))
+        return json.dumps({"frames": frames, "stacks": stacks}).encode()
 
-def _key(frame: FrameType | None) -> Key:
-    found: list[tuple[CodeType, int, int]] = []
-    while frame is not None and len(found) < _DEEPEST:
-        found.append((frame.f_code, frame.f_lasti, frame.f_lineno or 0))
-        frame = frame.f_back
-    return tuple(found)
+
+def named_rows(data: bytes) -> list[list[Any]]:
+    """Return what :meth:`StackSampler.raw` gave as rows like those of :meth:`StackSampler.encode`.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    found = json.loads(data)
+    named = [
+        [name, file, line, _module_of(file), call_in(file, line, tuple(spot) if spot else None)]
+        for name, file, line, spot in found["frames"]
+    ]
+    return [[main, count, [named[k] for k in numbers]] for main, count, numbers in found["stacks"]]
 
 
-_NAMES: dict[tuple[CodeType, int], tuple[str, str, int, str, str]] = {}
+_NAMES: dict[tuple[int, int], tuple[CodeType, tuple[str, str, int, str, str]]] = {}
 
 
-def _named(code: CodeType, lasti: int, line: int) -> tuple[str, str, int, str, str]:
-    cached = _NAMES.get((code, lasti))
-    if cached is None:
-        name = getattr(code, "co_qualname", code.co_name)
-        cached = (name, code.co_filename, line, _module_of(code.co_filename), call_at(code, lasti, line))
-        _NAMES[code, lasti] = cached
-    return cached
+def _named(code: CodeType, lasti: int) -> tuple[str, str, int, str, str]:
+    cached = _NAMES.get((id(code), lasti))
+    if cached is None or cached[0] is not code:
+        name, line = getattr(code, "co_qualname", code.co_name), line_of(code, lasti)
+        cached = (code, (name, code.co_filename, line, _module_of(code.co_filename), call_at(code, lasti, line)))
+        _NAMES[id(code), lasti] = cached
+    return cached[1]
+
+
+def line_of(code: CodeType, lasti: int) -> int:
+    """Return the line of an instruction, 0 where it has none."""
+    return next((line or 0 for start, end, line in code.co_lines() if start <= lasti < end), 0)
 
 
 def _module_of(filename: str) -> str:
@@ -125,22 +165,32 @@ def _module_of(filename: str) -> str:
     return filename.rsplit("/", 1)[-1].removesuffix(".py")
 
 
+Spot = tuple[Any, ...]
+
+
+def position_of(code: CodeType, lasti: int) -> Spot | None:
+    """Return (first line, last line, first column, last column) of an instruction; None on Python 3.10."""
+    positions = getattr(code, "co_positions", None)
+    if positions is None:
+        return None
+    try:
+        found: Spot | None = next(itertools.islice(positions(), lasti // 2, None), None)
+    except ValueError:
+        return None
+    return found
+
+
 def call_at(code: CodeType, lasti: int, line: int) -> str:
     """Return the dotted name of the call that a frame is in, or '' where it cannot be told."""
-    positions = getattr(code, "co_positions", None)
-    text = linecache.getline(code.co_filename, line)
-    if positions is None:  # Python 3.10: the line has to do
-        return _only_call(text)
-    try:
-        spot = next((p for k, p in enumerate(positions()) if k == lasti // 2), None)
-    except ValueError:
-        return ""
+    return call_in(code.co_filename, line, position_of(code, lasti))
+
+
+def call_in(file: str, line: int, spot: Spot | None) -> str:
+    """Return the dotted name of the call at a position in a source file, or '' where it cannot be told."""
     if spot is None or None in spot:
-        return _only_call(text)
+        return _only_call(linecache.getline(file, line))
     first, last, start, end = spot
-    if first is None or last is None:
-        return ""
-    lines = [linecache.getline(code.co_filename, k) for k in range(first, min(last, first + 40) + 1)]
+    lines = [linecache.getline(file, k) for k in range(first, min(last, first + 40) + 1)]
     if not lines or not lines[0]:
         return ""
     raw = [x.encode() for x in lines]
