@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from ioprobe import __version__
+from ioprobe.instrument.stacks import named_rows
 from ioprobe.live.hooks.phases import OBSERVE
 from ioprobe.live.journals import Iterated, JobProcess, Known
 from ioprobe.live.loops import Loop, Rows, cached_steps, drained, loop_of, rows_of
@@ -131,7 +132,7 @@ def _fill(run: Run, process: JobProcess, folder: Path) -> None:
     order = sorted(range(len(leads)), key=lambda k: (-leads[k].training, -len(leads[k].rows.call_s), k))
     leads = [leads[k] for k in order]
     usable = [lead for lead in leads if lead.in_main_thread and len(lead.rows.call_s) >= _FEWEST]
-    main_stacks = process.stacks.encode()
+    main_stacks = _main_stacks(process)
     if not usable:
         shares = stack_shares([], main_stacks)
         run.loaders = [LoaderRun(coupled=True, settings=None, main=MainBatches(), stacks=shares)]
@@ -148,6 +149,16 @@ def _fill(run: Run, process: JobProcess, folder: Path) -> None:
         text = "the job made more batches than are kept; what came after was not observed"
         run.caveats.append(Caveat("observed-enough", text))
     run.partitions = _partitions(process, folder, run)
+
+
+def _main_stacks(process: JobProcess) -> bytes:
+    """Return the stacks of the training process, named."""
+    if not process.stacks:
+        return b""
+    try:
+        return msgspec.json.encode(named_rows(process.stacks.encode()))
+    except (ValueError, KeyError, TypeError):  # not ours, or damaged
+        return b""
 
 
 def _leads(process: JobProcess) -> list[Lead]:
@@ -197,7 +208,7 @@ def _train(run: Run, lead: Lead, others: list[Iterated], process: JobProcess) ->
     alone = drained(lead.rows)
     if len(alone.call_s) >= _FEWEST:
         run.loaders.append(_alone(lead, alone, process))
-    run.loaders.append(_loader_run(lead, loop, process.stacks.encode(), "train", "baseline"))
+    run.loaders.append(_loader_run(lead, loop, _main_stacks(process), "train", "baseline"))
     samples = int(np.median(loop.main.samples)) if loop.main.samples else 1
     device = str(process.head.get("device", "cpu"))
     if len(steps) > 2 * _WARM_STEPS:
@@ -280,7 +291,7 @@ def _loader_run(lead: Lead, loop: Loop, main_stacks: bytes, name: str, purpose: 
 
 
 def _alone(lead: Lead, main: MainBatches, process: JobProcess) -> LoaderRun:
-    whole = _loader_run(lead, loop_of(lead.rows, [], {}, meetings=False), process.stacks.encode(), "train", "baseline")
+    whole = _loader_run(lead, loop_of(lead.rows, [], {}, meetings=False), _main_stacks(process), "train", "baseline")
     use = [k for k in range(len(lead.rows.call_s)) if lead.rows.columns["phase"][k] == 2]
     begin, end = lead.rows.call_s[use[0]], lead.rows.return_s[use[-1]]
     raw = [row for i in lead.iterators for row in i.workers if begin <= row["put_s"] <= end]

@@ -38,7 +38,7 @@ class Phases:
         first = steps if steps is not None else (_TRACE_AFTER if trace_steps else None)
         self.observed = first
         if trace_steps:
-            self._queue.append((TRACE, trace_steps))
+            self._queue.append((TRACE, trace_steps + 1))
         count = min(steps or DEFAULT_STEPS, DEFAULT_STEPS)
         self._queue += [(CACHED if p == "cached" else DRAIN, count) for p in further]
         if steps is not None:

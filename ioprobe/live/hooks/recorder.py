@@ -32,6 +32,7 @@ from ioprobe.live.hooks.phases import CACHED, DONE, DRAIN, DRAIN_S, MOST_STEPS, 
 _ = tokenize
 
 _FLUSH_S = 1.0
+_STACKS_AFTER_S = 5.0
 _COLUMNS = (
     "call_s",
     "return_s",
@@ -173,8 +174,8 @@ class LiveRecorder(Recorder):
         self._sampler: StackSampler | None = None
         self._made = 0
         self._described: dict[int, weakref.ref[Any]] = {}
-        self._stacks_at = now() + 2.0
-        self._stacks_pause_s = 2.0
+        self._stacks_at = now() + _STACKS_AFTER_S
+        self._stacks_pause_s = _STACKS_AFTER_S
         self._profiler: Any = None
 
     def after_fork(self) -> None:
@@ -217,15 +218,15 @@ class LiveRecorder(Recorder):
             if phases.spend() <= 0:
                 phases.advance()
             return self.resident
-        self.resident = None
-        if phases.now == DRAIN:
-            return self._drain(trace, iterator, original)
         if phases.now == TRACE:
             self._trace_step(phases.left)
             if phases.spend() >= 0:
                 return trace.observe(iterator, original, TRACE)
             phases.advance()
             return trace.next(iterator, original)
+        self.resident = None
+        if phases.now == DRAIN:
+            return self._drain(trace, iterator, original)
         self._finish_observing()
         if phases.stops:
             with contextlib.suppress(OSError):
@@ -246,16 +247,21 @@ class LiveRecorder(Recorder):
         if self._profiler is None:
             import torch
 
-            self._profiler = torch.profiler.profile()
+            # One step more than asked for: the profiler's own start-up falls into the first.
+            steps = torch.profiler.schedule(wait=0, warmup=1, active=left - 1, repeat=1)
+            self._profiler = torch.profiler.profile(schedule=steps, on_trace_ready=self._export)
             self._profiler.start()
         elif left > 0:
             self._profiler.step()
         else:
+            self._profiler.step()
             profiler, self._profiler = self._profiler, None
             profiler.stop()
-            name = f"{os.getpid()}.trace.json"
-            profiler.export_chrome_trace(os.path.join(self._options["folder"], name))  # noqa: PTH118
-            self._write({"kind": "trace-file", "name": name})
+
+    def _export(self, profiler: Any) -> None:
+        name = f"{os.getpid()}.trace.json"
+        profiler.export_chrome_trace(os.path.join(self._options["folder"], name))  # noqa: PTH118
+        self._write({"kind": "trace-file", "name": name})
 
     def _finish_observing(self) -> None:
         self.flush(final=True)
@@ -341,13 +347,14 @@ class LiveRecorder(Recorder):
                 self._write({"kind": "worker-stacks", "trace": trace.number, "worker": worker, "rows": text})
 
     def _write_stacks(self) -> None:
+        begin = now()
         for trace in self.traces:
             assert isinstance(trace, LiveTrace)
             self._write_worker_stacks(trace)
         if self._sampler is not None:
-            self._write({"kind": "stacks", "rows": self._sampler.encode().decode()})
-        # Each time all stacks so far are written: ever less often.
-        self._stacks_pause_s *= 1.5
+            self._write({"kind": "stacks", "rows": self._sampler.raw().decode()})
+        # Each time all stacks so far are named and written: ever less often.
+        self._stacks_pause_s = max(2 * self._stacks_pause_s, 200 * (now() - begin))
         self._stacks_at = now() + self._stacks_pause_s
 
 

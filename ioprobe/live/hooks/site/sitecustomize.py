@@ -32,18 +32,19 @@ def _without_us():
     return [p for p in sys.path if os.path.abspath(p or ".") != _here]  # noqa: PTH100
 
 
-sys.path[:] = _without_us()
-try:
-    _hook()
-except Exception:  # the job goes on without the probe; `ioprobe run` then says that nothing was seen
-    pass
+if __name__ == "sitecustomize":
+    sys.path[:] = _without_us()
+    try:
+        _hook()
+    except Exception:  # the job goes on without the probe; `ioprobe run` then says that nothing was seen
+        pass
 
-# The user's own, if there is one; its errors are shown by the interpreter as always.
-_ours = sys.modules.pop("sitecustomize")
-try:
-    import sitecustomize  # noqa: F401
-except ImportError as _error:
-    if _error.name != "sitecustomize":
-        raise
-finally:
-    sys.modules.setdefault("sitecustomize", _ours)
+    # The user's own, if there is one; its errors are shown by the interpreter as always.
+    _ours = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as _error:
+        if _error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", _ours)
