@@ -41,7 +41,7 @@ def analyze_and_report(request: Request, folder: Path, format_: str, *, quiet: b
     from ioprobe_cli.progress import progress
 
     with endings_interrupt(), progress(quiet=quiet) as show:
-        run = analyze(request, progress=show)
+        run = analyze(request, progress=show, keep=lambda found: save(found, folder))
         show("diagnosing", 0.0, 0.0)
         paths = save(run, folder)
         report = report_from_run(run, run_path=str(paths[0]), page_path=str(paths[1]))

@@ -34,8 +34,12 @@ _WORDS = {
 }
 
 
-def analyze(request: Request, *, progress: Progress | None = None) -> Run:
+def analyze(
+    request: Request, *, progress: Progress | None = None, keep: Callable[[Run], object] | None = None
+) -> Run:
     """Measure what was asked and return the run; an interrupt returns what there is, marked incomplete.
+
+    ``keep`` gets the run however measuring ends, so that a fault of ours later on never costs the measurements.
 
     Raises:
         TargetError: the loader or the step cannot be made.
@@ -62,6 +66,8 @@ def analyze(request: Request, *, progress: Progress | None = None) -> Run:
         session.interrupted()
     finally:
         session.supervisor.end()
+        if keep is not None and (run.loaders or run.failures):
+            keep(run)
     run.caveats += caveats(run)
     return run
 

@@ -214,6 +214,8 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
     profile = _with_inline(profile, source, run)
     if with_others is not None:
         profile = _with_contention(profile, rows, source, with_others)
+    if not profile.adaptable:
+        return profile  # a wrapper around the loader paces it: only its measured waits can be replayed
     drained = not source.coupled
     step = np.asarray(source.main.step_s, dtype=np.float64)[steady_start(source) :]
     here = _setting(source.settings, profile.step, source).at(
