@@ -163,7 +163,8 @@ def _measure(clock: Clock, following: Following, seconds: float, result: StepRun
     meter = energy_meter(clock.device)
     began = looked = clocks.now()
     while True:
-        clock.run(following, _until_pause(result.durations_s, clock.block_steps(result.durations_s)), block)
+        steps = clock.block_steps(result.durations_s)
+        clock.run(following, _until_pause(result.durations_s, steps) if clock.each else steps, block)
         now = clocks.now()
         if now - looked < _LOOK_S and now - began < seconds and len(result.durations_s) < _MOST:
             continue
@@ -183,9 +184,11 @@ def _measure(clock: Clock, following: Following, seconds: float, result: StepRun
 
 
 def _until_pause(durations: Sequence[float], steps: int) -> int:
-    """At most so many steps that the next pause, where one is due, ends the block."""
-    period = stats.pause_period(durations) if len(durations) < 2000 else None
-    return steps if period is None else min(steps, max(1, stats.pauses(durations)[-1] + period + 1 - len(durations)))
+    """At most so many steps that the next pause, where one is due or may be, ends the block."""
+    if len(durations) >= _MOST // 10 or steps == 1 or not (found := stats.pauses(durations)):
+        return steps
+    period = stats.pause_period(durations)
+    return 1 if period is None else min(steps, max(1, found[-1] + period + 1 - len(durations)))
 
 
 def _enough(durations: Sequence[float], spent_s: float, seconds: float, *, emulated: bool) -> bool:

@@ -30,6 +30,8 @@ class Clock:
     device_name = "cpu"
     device: Any = None
     """``torch.device`` of an accelerator, None on the CPU."""
+    each = True
+    """Whether a duration is that of one step, not the mean of several."""
 
     def __init__(self, step: Callable[[Any], Any]) -> None:
         self.step = step
@@ -62,6 +64,8 @@ class Clock:
 
 class SyncClock(Clock):
     """Times a step that returns at once and has a ``sync()``: the mean of a block is one duration."""
+
+    each = False
 
     def __init__(self, step: Callable[[Any], Any]) -> None:
         super().__init__(step)
