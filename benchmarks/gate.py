@@ -1,7 +1,7 @@
 """Does ``compare`` cry wolf, and does it see a wolf? Real measurements on this machine, noise included.
 
 Every group measures five loaders in alternating rounds with fresh workers: four that are equal, and one in which
-every tenth image is decoded twice, so that decoding costs 10% more. That makes two independent A/A comparisons and
+one image of each batch of ten is decoded twice, so that decoding costs 10% more. That makes two independent A/A comparisons and
 one with a planted slowdown per group. Groups add up in a folder, so that the benchmark can run in short stretches.
 
     python benchmarks/gate.py --groups 100 --state /tmp/gate     # measures what is missing, then judges all
@@ -64,7 +64,7 @@ class Pictures(Dataset[torch.Tensor]):
 
 def measure_group(rounds: int, seconds: float, seed: int) -> dict[str, runs.Run]:
     """Measure the five loaders in alternating rounds; returns one run per loader."""
-    loaders = {arm: DataLoader(Pictures(arm == "slow"), batch_size=2, num_workers=1) for arm in ARMS}
+    loaders = {arm: DataLoader(Pictures(arm == "slow"), batch_size=10, num_workers=1) for arm in ARMS}
     measured: dict[str, list[runs.LoaderRun]] = {arm: [] for arm in ARMS}
     order = random.Random(seed)
     for _ in range(rounds):
@@ -107,7 +107,7 @@ def judge(state: Path) -> int:
         group = load(place)
         for base, new, slow in PAIRS:
             result = compare(group[base], group[new])
-            fetch = next(change for change in result.metrics if change.name == "fetch_s")
+            fetch = next(change for change in result.metrics if change.name == "fetch_cpu_s")
             if slow:
                 planted += 1
                 caught += result.verdict == "slower"
@@ -132,7 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=100, help="groups to measure now")
     parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=0.1, help="length of one round [s]")
+    parser.add_argument("--seconds", type=float, default=0.4, help="length of one round [s]")
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "ioprobe-gate")
     parser.add_argument("--quiet", action="store_true", help="measure only")
     args = parser.parse_args()

@@ -39,8 +39,8 @@ def metrics_of(run: Run, purpose: str = "baseline") -> dict[str, Metric]:
     """Return the figures that a run carries, by name; what it did not measure is absent.
 
     The coupled loop gives ``samples_per_s stall_share au p99_wait_ms time_to_first_batch_s memory`` (and
-    ``tokens_per_s``), the loader alone ``loader_samples_per_s``, workers ``fetch_s collate_s`` (per sample, without
-    the time for which no core was free), the main process ``transport_s sampler_s`` (per batch), the step ``step_s``.
+    ``tokens_per_s``), the loader alone ``loader_samples_per_s``, workers ``fetch_s fetch_cpu_s collate_s`` (per
+    sample, without the time for which no core was free; CPU alone is steadiest on a busy host), the main process ``transport_s sampler_s`` (per batch), the step ``step_s``.
     """
     found: dict[str, Metric] = {}
     loops = [m for m in run.loaders if m.coupled and m.purpose == purpose and _steady(m) is not None]
@@ -101,8 +101,8 @@ def _stage_metrics(source: list[LoaderRun]) -> dict[str, Metric]:
     kept = [(m, columns) for m in source if (columns := _worker_columns(m)) is not None]
     if kept:
         runs = [m for m, _ in kept]
-        for k, name in enumerate(("fetch_s", "collate_s")):
-            pairs = [(columns[k], columns[2]) for _, columns in kept]
+        for k, name in enumerate(("fetch_s", "fetch_cpu_s", "collate_s")):
+            pairs = [(columns[k], columns[-1]) for _, columns in kept]
             if sum(float(top.sum()) for top, _ in pairs) > 0:
                 found[name] = _combined(name, "lower", pairs, runs)
     for name in ("transport_s", "sampler_s"):
@@ -213,8 +213,8 @@ def _wall(measured: LoaderRun) -> Floats:
     return np.append(np.diff(call), last)
 
 
-def _worker_columns(measured: LoaderRun) -> tuple[Floats, Floats, Floats] | None:
-    """Return (fetch, collate, samples) per batch, without the time spent waiting for a core."""
+def _worker_columns(measured: LoaderRun) -> tuple[Floats, Floats, Floats, Floats] | None:
+    """Return (fetch, its CPU, collate, samples) per batch, without the time spent waiting for a core."""
     workers = measured.workers
     if workers is None or not workers.start_s or not measured.main.samples:
         return None
@@ -228,4 +228,5 @@ def _worker_columns(measured: LoaderRun) -> tuple[Floats, Floats, Floats] | None
 
     # Workers do not count samples; batches are of one size but for the last of an epoch.
     per_batch = float(np.median(measured.main.samples[_first(measured) :]))
-    return own("fetch"), own("collate"), np.full(int(keep.sum()), per_batch)
+    cpu = np.asarray(workers.fetch_cpu_s)[keep]
+    return own("fetch"), cpu, own("collate"), np.full(int(keep.sum()), per_batch)
