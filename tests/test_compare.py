@@ -143,7 +143,7 @@ def test_every_format_says_the_verdict_and_json_has_no_infinity() -> None:
     drift = np.ones(16)
     result = compare(rounds(rng, 1.0, drift), rounds(rng, 1.3, drift, 1.0))
     text, markdown = render_text(result), render_markdown(result)
-    assert text.splitlines()[-1].startswith("slower: loader_samples_per_s, fetch_s (16 paired rounds")
+    assert text.splitlines()[-1].startswith("slower: loader_samples_per_s, fetch_s, fetch_cpu_s (16 paired rounds")
     assert markdown.startswith("### ioprobe compare: slower\n")
     assert markdown.count("\n| ") == len(result.metrics) + 2
     assert msgspec.json.decode(render_json(result))["verdict"] == "slower"

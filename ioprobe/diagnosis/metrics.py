@@ -39,8 +39,9 @@ def metrics_of(run: Run, purpose: str = "baseline") -> dict[str, Metric]:
     """Return the figures that a run carries, by name; what it did not measure is absent.
 
     The coupled loop gives ``samples_per_s stall_share au p99_wait_ms time_to_first_batch_s memory`` (and
-    ``tokens_per_s``), the loader alone ``loader_samples_per_s``, workers ``fetch_s fetch_cpu_s collate_s`` (per
-    sample, without the time for which no core was free; CPU alone is steadiest on a busy host), the main process ``transport_s sampler_s`` (per batch), the step ``step_s``.
+    ``tokens_per_s``), the loader alone ``loader_samples_per_s``. Workers give ``fetch_s fetch_cpu_s collate_s`` per
+    sample, without the time for which no core was free; CPU alone is steadiest on a busy host. The main process gives
+    ``transport_s sampler_s`` per batch, the step ``step_s``.
     """
     found: dict[str, Metric] = {}
     loops = [m for m in run.loaders if m.coupled and m.purpose == purpose and _steady(m) is not None]
