@@ -84,7 +84,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     """``factory``, ``loop``, ``loader``, ``step``, ``storage`` or ``verify``."""
     kind: str
-    """``exception``, ``worker-died``, ``killed``, ``hang``, ``empty`` or ``interrupted``."""
+    """``exception``, ``worker-died``, ``killed``, ``hang``, ``empty``, ``interrupted`` or ``rank-lost``."""
     message: str
     """One line, as the user should read it."""
     where: str = ""
@@ -534,6 +534,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """What ``samples`` counts: ``samples`` or ``tokens``."""
     tokens_per_sample: int | None = None
     seed: int = 0
+    parallel: dict[str, int] = {}
+    """How ranks divide the work: sizes of ``dp tp pp cp``; ranks count through tp first, then cp, dp and pp.
+    Empty where all are data-parallel."""
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -560,6 +563,8 @@ class Run(msgspec.Struct, kw_only=True):
     failures: list[Failure] = []
     rank: int = 0
     world_size: int = 1
+    local_ranks: int = 1
+    """Ranks that share this rank's host; ``host.usable_cores`` is what is left for one of them."""
     ranks: list[Run] = []
     """The other ranks' runs, on rank 0."""
 

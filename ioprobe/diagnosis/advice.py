@@ -24,10 +24,11 @@ def limits_of(run: Run) -> Limits:
     host, facts = run.host, run.facts
     ram = host.memory_available_bytes
     return Limits(
-        cores=host.usable_cores,
+        cores=host.usable_cores * run.local_ranks,
         ram_bytes=None if ram is None else 0.7 * ram,
         shm_bytes=host.shm_available_bytes,
         shards=facts.num_shards if facts and facts.kind == "iterable" else None,
+        ranks_per_host=run.local_ranks,
     )
 
 
