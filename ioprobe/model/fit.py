@@ -118,27 +118,16 @@ def _queued(profile: Profile, suspect: Serial, service_s: float, alone_s: float)
 
 
 def fit_correction(profile: Profile, here: Setting) -> Profile:
-    """Scale what binds so that the replay gives the measured rate: switches, caches, wake-ups.
-
-    Where cores bind and the replay is too fast, threads that outnumber the cores
-    lose the difference to each other; else the workers' times are scaled.
-    """
+    """Scale the workers' times so that the replay gives the measured rate: switches, caches, wake-ups."""
     if profile.measured is None or here.num_workers == 0 or profile.measured.value <= 0:
         return profile
-    binding = bounds(profile, here).binding
-    if binding not in ("workers", "cores"):
+    if bounds(profile, here).binding not in ("workers", "cores"):
         return profile
     fitted = profile
     for _ in range(4):
         error = loader_rate(fitted, here) / profile.measured.value
         if abs(error - 1) < CLOSE:
             break
-        if binding == "cores" and (fitted.switch_cost > 0 or error > 1):
-            cost = (1 + fitted.switch_cost) * error - 1
-            if not 0 <= cost < MOST - 1:
-                break
-            fitted = replace(fitted, switch_cost=cost)
-            continue
         wanted = fitted.correction * error
         if not 1 / MOST < wanted < MOST:
             break

@@ -68,8 +68,6 @@ class System:
     """Slowdown of CPU work with all cores busy against one [fraction]."""
     reference_cores: float = 1.0
     """Cores at which ``contention`` holds."""
-    switch_cost: float = 0.0
-    """CPU lost to context switches when more threads run than there are cores [fraction]."""
     main_first: bool = True
     """False where the main process computes itself and so has no precedence."""
 
@@ -551,6 +549,4 @@ def _rate(system: System, load: int, main: int) -> float:
     share = min(1.0, max(0.0, cores - main) / load)
     busy = min(load + main, cores)
     slow = 1.0 + system.contention * max(0.0, busy - 1.0) / max(1e-9, system.reference_cores - 1.0)
-    if load + main > cores:
-        slow += system.switch_cost
     return share / slow

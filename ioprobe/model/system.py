@@ -56,7 +56,6 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
         serial_hand_over_s=serial.hand_over_s if serial and queued else 0.0,
         contention=profile.contention,
         reference_cores=profile.cores,
-        switch_cost=profile.switch_cost,
         main_first=step_share < 0.5,
     )
 
