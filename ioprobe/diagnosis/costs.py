@@ -40,6 +40,8 @@ class WorkerCosts:
     collate_runq_s: float
     service_spread: float
     """99th percentile of a batch's busy time over its median."""
+    slow_s: float
+    """99th percentile of a batch's busy time [s]."""
     read_bytes: float | None
     """Bytes through read(2) per batch."""
     read_ops: float | None
@@ -98,7 +100,7 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
     feeder = next((s for s in run.stacks if s.role == "worker-thread"), None)
     by_stage, blocked = _split(float((fetch - fetch_runq).clip(0).mean()), fetch_blocked, stacks)
     known = column(rows.read_bytes)
-    median = float(np.median(busy))
+    median, slow = float(np.median(busy)), float(np.quantile(busy, 0.99))
     numbers, counts = np.unique(worker, return_counts=True)
     return WorkerCosts(
         batches=int(busy.size),
@@ -116,7 +118,8 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
         collate_s=float(collate.mean()),
         collate_cpu_s=float(collate_cpu.mean()),
         collate_runq_s=float(collate_runq.mean()),
-        service_spread=float(np.quantile(busy, 0.99)) / median if median > 0 else 1.0,
+        service_spread=slow / median if median > 0 else 1.0,
+        slow_s=slow,
         read_bytes=float(known.mean()) if known.size and known.min() >= 0 else None,
         read_ops=float(column(rows.read_ops).mean()) if known.size and known.min() >= 0 else None,
         worker_batches={int(k): int(c) for k, c in zip(numbers, counts, strict=True)},

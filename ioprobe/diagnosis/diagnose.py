@@ -13,6 +13,7 @@ from ioprobe.diagnosis.types import Advice, Diagnosis, StageCost, StallShare
 from ioprobe.diagnosis.verdict import decide
 from ioprobe.errors import IoprobeError
 from ioprobe.model.calibrate import calibrate
+from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile
 from ioprobe.model.search import SearchResult
 from ioprobe.run import Run, Stage
@@ -43,6 +44,8 @@ def diagnose(run: Run) -> Finished:
     verdict, limit, text, findings = decide(evidence)
     advice = advise(evidence, verdict, limit, findings, profile, best)
     here = best.current if best is not None else None
+    if here is None and profile is not None and evidence.step is not None:
+        here = predict(profile, profile.current)
     predicted = _predicted(evidence, here)
     diagnosis = Diagnosis(
         verdict=verdict,

@@ -244,8 +244,10 @@ def _bursts(e: Evidence) -> Finding | None:
     supply = loop.samples_per_batch / per_batch / step.samples_per_s.value
     if supply < 1.12 or costs.idle_share < 0.12 or loop.wait_in_bursts < 0.4 or costs.service_spread < 2.5:
         return None
-    ordered = e.settings is not None and e.settings.in_order and e.workers > 1 and e.facts.kind == "map"
     depth = e.settings.depth if e.settings else 2
+    if costs.slow_s < 0.6 * depth * step.seconds:
+        return None  # what lies ready covers such a pause
+    ordered = e.settings is not None and e.settings.in_order and e.workers > 1 and e.facts.kind == "map"
     text = (
         f"on average the workers could deliver {supply:.2f} times what the step takes, but the slowest batches take "
         f"{format_count(costs.service_spread)} times the usual {format_seconds(costs.busy_s)}"
