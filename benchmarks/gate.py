@@ -2,7 +2,8 @@
 
 Every group measures five loaders in alternating rounds with fresh workers: four that are equal, and one in which
 one image of each batch of ten is decoded twice, so that decoding costs 10% more. That makes two independent A/A
-comparisons and one with a planted slowdown per group. Groups add up in a folder, so that the benchmark can run in short stretches.
+comparisons and one with a planted slowdown per group. Groups add up in a folder, so that the benchmark can run in
+short stretches.
 
     python benchmarks/gate.py --groups 100 --state /tmp/gate     # measures what is missing, then judges all
     python benchmarks/gate.py --groups 0 --state /tmp/gate       # judges what is there

@@ -97,17 +97,17 @@ def test_a_broken_round_leaves_the_others_paired() -> None:
     assert (change.paired, change.values, change.verdict) == (True, 19, "slower")
 
 
-def test_equal_runs_are_called_slower_at_most_once_in_500_and_ten_per_cent_is_seen_in_95_of_100() -> None:
+def test_of_200_equal_pairs_at_most_one_is_called_slower_and_ten_per_cent_is_seen_in_nearly_all() -> None:
     rng = np.random.default_rng(7)
     alarms = caught = 0
-    for _ in range(500):
+    for _ in range(200):
         drift = np.exp(np.cumsum(rng.normal(0, 0.1, 24)))
         alarms += compare(rounds(rng, 1.0, drift), rounds(rng, 1.0, drift, 1.0)).verdict == "slower"
-    for _ in range(100):
+    for _ in range(40):
         drift = np.exp(np.cumsum(rng.normal(0, 0.1, 24)))
         caught += compare(rounds(rng, 1.0, drift), rounds(rng, 1.1, drift, 1.0)).verdict == "slower"
     assert alarms <= 1
-    assert caught >= 95
+    assert caught >= 38
 
 
 def test_unlike_runs_are_refused_unless_forced() -> None:

@@ -308,7 +308,9 @@ def _host_words(host: HostConfig | Host, name: str) -> str:
         cores, accelerators = host.usable_cores, len(host.accelerators)
     known = [
         f"{format_count(cores)} cores" if cores is not None else "cores not known",
-        f"{accelerators} accelerators" if accelerators is not None else "accelerators not known",
+        f"{accelerators} accelerator{'' if accelerators == 1 else 's'}"
+        if accelerators is not None
+        else "accelerators not known",
     ]
     return f"{where}: {', '.join(known)}"
 

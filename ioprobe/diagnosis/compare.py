@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 FALSE_ALARM = 0.001
 LEAST_VALUES = 4
 HEADLINES = ("samples_per_s", "loader_samples_per_s", "step_s")
-BOOTSTRAP_ROUNDS = 4000
+BOOTSTRAP_ROUNDS = 2000
 Change = Literal["slower", "faster", "same", "undecided", "not judged"]
 
 
