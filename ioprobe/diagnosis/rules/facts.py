@@ -104,6 +104,10 @@ class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CPU of all threads of a worker over that of its main thread, while it makes batches."""
     helper_cores: float | None = None
     """Cores that a worker's other threads take while it makes batches."""
+    wanted_cores: float | None = None
+    """Cores that one busy worker uses or waits for, all its threads together."""
+    other_load: float | None = None
+    """Share of the host's cores that other processes used during the run."""
     head_of_line_share: float | None = None
     """Share of the loop's wall time spent waiting for a batch while later ones lay ready."""
     burst_batches: float | None = None

@@ -26,6 +26,8 @@ def run_facts(run: Run) -> dict[str, Any]:
         facts["step_s"] = float(np.mean(run.step.durations_s))
     if measured is not None:
         facts.update(_loader_facts(measured, facts.get("step_s")))
+        if measured.load is not None:
+            facts["other_load"] = (measured.load.other_cores + measured.load.steal_cores) / measured.load.cores
     for loader in run.loaders:
         if loader.repeats is not None and loader.settings and loader.repeats.batches >= LEAST_BATCHES:
             facts["distinct_share"] = loader.repeats.distinct / loader.repeats.batches
@@ -80,10 +82,13 @@ def _worker_facts(
     fetch = np.asarray(workers.fetch_wall_s)[keep]
     wall = fetch + np.asarray(workers.collate_wall_s)[keep]
     facts = _busy_facts(workers, since)
+    # Waiting for a core is the host's doing; what a fetch takes by itself is the data's.
+    queued = (np.asarray(workers.fetch_runq_s) + np.asarray(workers.collate_runq_s))[keep]
+    own = np.clip(wall - queued, 0.0, None)
     if samples:
         facts["sample_s"] = float(np.median(fetch)) / samples
     if step_s and measured.coupled and measured.settings and measured.settings.num_workers:
-        facts["burst_batches"] = _burst_batches(wall, step_s, measured.settings.num_workers)
+        facts["burst_batches"] = _burst_batches(own, step_s, measured.settings.num_workers)
     return facts
 
 
@@ -118,6 +123,7 @@ def _busy_facts(workers: WorkerBatches, since: float) -> dict[str, Any]:
         other = float(np.asarray(workers.other_cpu_s)[keep].sum())
         facts["threads_per_worker"] = 1 + other / float(cpu.sum())
         facts["helper_cores"] = other / total
+        facts["wanted_cores"] = float(cpu.sum() + runq.sum() + other) / total
     return facts
 
 
@@ -125,7 +131,7 @@ def _burst_batches(wall: Floats, step_s: float, num_workers: int) -> float | Non
     """Steps that the usual long pause of a worker lasts; None where supply is too slow even on average."""
     if float(wall.mean()) / num_workers > 0.95 * step_s:
         return None
-    long = wall[wall > 5 * max(float(np.median(wall)), 1e-4)]
+    long = wall[wall > 8 * max(float(np.median(wall)), 1e-4)]
     if long.size < 2:
         return 0.0
     return float(np.median(long)) / step_s

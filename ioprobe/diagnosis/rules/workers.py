@@ -170,7 +170,7 @@ def prefetch_too_shallow(facts: PipelineFacts) -> list[Finding] | Abstain:
     stalls = facts.stall_share is None or facts.stall_share >= 0.05
     if facts.burst_batches is not None:
         pause = ceil(facts.burst_batches)
-        if stalls and facts.burst_batches > depth and facts.burst_batches >= 2:
+        if stalls and facts.burst_batches > 1.25 * depth and facts.burst_batches >= 2:
             per_worker = ceil(pause / facts.num_workers) + 1
             return [
                 Finding(
@@ -295,9 +295,12 @@ def threads_over_cores(facts: PipelineFacts) -> list[Finding] | Abstain:
         return []
     if facts.threads_per_worker is not None and facts.runq_share is not None:
         threads = facts.threads_per_worker
-        # The thread that feeds the queue counts as one, too, but hardly takes a core.
-        computing = threads >= 2 and (facts.helper_cores or 0.0) >= 0.2
-        if computing and facts.runq_share >= 0.15 and workers * threads > cores:
+        # The thread that feeds the queue counts as one, too, but hardly takes a core. Where others use the host, the
+        # wait for a core is theirs as well, so more threads of our own are asked for.
+        least = 3 if (facts.other_load or 0.0) > 0.3 else 2
+        computing = threads >= least and (facts.helper_cores or 0.0) >= 0.2
+        wanted = workers * (facts.wanted_cores or 0.0)
+        if computing and facts.runq_share >= 0.15 and wanted > 1.2 * cores:
             text = (
                 f"each worker computes in {format_count(round(threads, 1))} threads and waits for a core "
                 f"{format_share(facts.runq_share)} of its time: {workers} workers on {format_count(cores)} cores"
