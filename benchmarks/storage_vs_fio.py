@@ -110,7 +110,17 @@ def theirs(arguments: argparse.Namespace, block_bytes: int, depth: int, engine: 
     ]  # fmt: skip
     if arguments.warm:
         command.append("--size=1g")  # as much as ioprobe warms
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # fio 3.33 sometimes does not end after a short run; subprocess kills it then.
+    for _ in range(3):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=10 + 3 * arguments.seconds
+            )
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    else:
+        raise SystemExit("fio does not end")
     job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
     read = job["read"]
     percentile = read["lat_ns"]["percentile"]
