@@ -46,6 +46,10 @@ class Child:
         self._batch: Any = None
         self._batch_samples: int | None = None
         self._stacks_hz = 25.0
+        self._team: protocol.Team | None = None
+        self._store: Any = None
+        self._meetings: Any = None
+        self._paced = 0
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send one event."""
@@ -87,7 +91,8 @@ class Child:
         for line in self._commands:
             command = decode(line)
             if isinstance(command, protocol.Where):
-                self.send("where", text=main_thread_line())
+                in_step = self._meter is not None and self._meter.in_step
+                self.send("where", text=main_thread_line(), hint="step" if in_step else "")
             elif isinstance(command, protocol.Stop):
                 self._stop.set()
                 threading.Thread(target=self._partial, name="ioprobe-partial", daemon=True).start()
@@ -116,6 +121,10 @@ class Child:
 
         self._options, self._batch_samples = dict(command.loader_options), command.batch_samples
         self._stacks_hz = command.stacks_hz
+        if command.team is not None:
+            from ioprobe.probe.together import time_meetings
+
+            self._team, self._meetings = command.team, time_meetings()
         if is_factory(command.target):
             self._factory = load_function(command.target)
             self._loader = _call_factory(self._factory, command.target, self._options)
@@ -158,6 +167,25 @@ class Child:
         inner = find_dataloaders(loader)
         return loader, settings_of(inner[0]) if inner else None
 
+    def _together(self) -> bool:
+        """Whether the step communicates with other ranks, so that all must run it as often."""
+        if self._team is None or self._step is None:
+            return False
+        from ioprobe.probe.together import communicates, connect
+
+        if communicates() and self._store is None:
+            self._store = connect(self._team)
+        return self._store is not None
+
+    def _pacer(self, seconds: float) -> Any:
+        if not self._together():
+            return None
+        from ioprobe.probe.together import Pacer
+
+        assert self._team is not None
+        self._paced += 1
+        return Pacer(self._store, self._team.rank, f"loop-{self._paced}", seconds)
+
     def _do_measure(self, command: protocol.Measure) -> None:
         from ioprobe.probe.loop import LoopMeter
 
@@ -175,6 +203,8 @@ class Child:
             stacks_hz=self._stacks_hz,
             stop=self._stop,
             progress=self._progress,
+            pacer=self._pacer(command.seconds) if command.coupled else None,
+            meetings=self._meetings if command.coupled else None,
         )
         result = self._meter.run()
         if self._meter.last_batch is not None:
@@ -194,15 +224,23 @@ class Child:
             self._batch = self._first_batch()
         size = self._facts.settings.batch_size if self._facts.settings else None
         samples = self._batch_samples or count_samples(self._batch, size)
-        result = measure_step(
-            self._step,
-            self._batch,
-            seconds=command.seconds,
-            samples=samples,
-            tokens=samples * command.tokens_per_sample if command.tokens_per_sample else None,
-            source=self._step_source,
-            progress=self._progress,
-        )
+        common: dict[str, Any] = {
+            "seconds": command.seconds,
+            "samples": samples,
+            "tokens": samples * command.tokens_per_sample if command.tokens_per_sample else None,
+            "source": self._step_source,
+            "progress": self._progress,
+        }
+        if self._together():
+            from ioprobe.probe.step import rotation
+            from ioprobe.probe.together import measure_step_together
+
+            assert self._team is not None
+            result = measure_step_together(
+                self._step, rotation([self._batch]), store=self._store, rank=self._team.rank, **common
+            )
+        else:
+            result = measure_step(self._step, self._batch, **common)
         if not self._answered:
             self._answered = True
             self.send("step", data=result)

@@ -13,12 +13,14 @@ from ioprobe.instrument.batches import count_samples, fingerprint, size_of
 from ioprobe.instrument.clocks import device_read_bytes, now, thread_cpu
 from ioprobe.instrument.facts import find_dataloaders
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
+from ioprobe.instrument.meeting import Meetings
 from ioprobe.instrument.stacks import StackSampler
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
 from ioprobe.probe.rows import align, start_times, worker_batches, worker_memory, worker_stacks
 from ioprobe.probe.stacks import stack_shares
+from ioprobe.probe.together import Pacer
 from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleRepeats
 
 Progress = Callable[[str, float, float], None]
@@ -39,6 +41,8 @@ class LoopMeter:
             that of the stall share is within this many points [fraction].
         batch_samples: Samples per batch where they cannot be counted.
         stop: Set it to end the measurement after the batch in hand.
+        pacer: Decides instead of time and precision when it is over, with several ranks whose steps communicate.
+        meetings: Time in backward passes and collectives, with several ranks.
     """
 
     def __init__(
@@ -56,7 +60,11 @@ class LoopMeter:
         stacks_hz: float = 25.0,
         stop: threading.Event | None = None,
         progress: Progress | None = None,
+        pacer: Pacer | None = None,
+        meetings: Meetings | None = None,
     ) -> None:
+        self._pacer, self._meetings = pacer, meetings
+        self.in_step = False
         self.loader, self.step, self.settings = loader, step, settings
         self.seconds, self.precision, self.least_s = seconds, precision, least_s
         self.purpose = purpose
@@ -160,15 +168,20 @@ class LoopMeter:
 
     def _do_step(self, batch: Any, rows: MainBatches) -> None:
         assert self.step is not None
-        start = now()
+        start, met_s = now(), self._meetings.total_s if self._meetings else 0.0
         self._pace.before()
+        self.in_step = True
         try:
             self.step(batch)
         except Exception as error:
             error._ioprobe_in_step = True  # type: ignore[attr-defined]
             raise
+        finally:
+            self.in_step = False
         idle = self._pace.after()
         rows.step_s.append(now() - start)
+        if self._meetings is not None:
+            rows.meeting_s.append(self._meetings.total_s - met_s)
         if idle is not None:
             rows.device_idle_s.append(idle)
 
@@ -196,19 +209,23 @@ class LoopMeter:
         if self.stop.is_set():
             self._stopped_because = "interrupted"
             return True
+        if self._pacer is not None and self._pacer.is_over(len(self.rows.call_s), elapsed):
+            if not self._memory:
+                self._memory = worker_memory(self._pids())
+            return True
         if elapsed - self._last_check < _CHECK_EVERY_S:
             return False
         self._last_check = elapsed
         if self.progress:
             self.progress("loop" if self.step else "loader", elapsed, self.seconds)
-        if elapsed >= self.seconds:
+        if elapsed >= self.seconds and self._pacer is None:
             if not self._memory:
                 self._memory = worker_memory(self._pids())
             return True
         if elapsed >= self.least_s and not self._memory:
             self._memory = worker_memory(self._pids())
             self._load.sample()
-        if elapsed >= self.least_s and self._is_narrow():
+        if elapsed >= self.least_s and self._pacer is None and self._is_narrow():
             self._stopped_because = "interval"
             return True
         return False

@@ -7,6 +7,18 @@ from typing import Any
 import msgspec
 
 
+class Team(msgspec.Struct, frozen=True, kw_only=True):
+    """The other ranks of the same job, and the key-value store where they meet."""
+
+    rank: int
+    address: str
+    port: int
+    prefix: str
+    """In front of every key."""
+    patience_s: float = 60.0
+    """How long to wait for an entry of another rank [s]."""
+
+
 class Load(msgspec.Struct, tag="load", frozen=True, kw_only=True):
     """Make the loader and the step."""
 
@@ -23,6 +35,8 @@ class Load(msgspec.Struct, tag="load", frozen=True, kw_only=True):
     """Keywords for the factory, or settings of the built-in loader."""
     batch_samples: int | None = None
     stacks_hz: float = 25.0
+    team: Team | None = None
+    """Given with several ranks."""
 
 
 class Measure(msgspec.Struct, tag="measure", frozen=True, kw_only=True):

@@ -47,6 +47,7 @@ class Supervisor:
         progress: Called with what is measured now, the seconds spent and the seconds it may take.
         hang_s: How long a factory, or the wait for a batch, may take before it counts as a hang [s].
         env: Further environment for the child.
+        watch: Called about twice a second while an answer is awaited; what it raises ends the waiting.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Supervisor:
         progress: Progress | None = None,
         hang_s: float = 60.0,
         env: dict[str, str] | None = None,
+        watch: Callable[[], None] | None = None,
     ) -> None:
+        self.watch = watch
         self._log, self._progress, self._hang_s, self._env = log, progress, hang_s, env or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._commands: Any = None
@@ -237,6 +240,8 @@ class Supervisor:
                 line, self._buffer = self._buffer.split(b"\n", 1)
                 deadline = time.monotonic() + silence_s
                 yield decode(line)
+            if self.watch is not None:
+                self.watch()
             ready, _, _ = select.select([self._events_fd], [], [], max(0.0, min(0.5, deadline - time.monotonic())))
             if ready:
                 data = os.read(self._events_fd, 1 << 20)
@@ -274,12 +279,14 @@ class Supervisor:
         return ChildGone(Failure(phase=self._phase, kind=kind, message=text + (f": {tail}" if tail else ""), hint=hint))
 
     def _hangs(self, silence_s: float) -> ChildHangs:
-        where = self._where()
+        where, in_step = self._where()
         self.end()
         what = {"factory": "the factory", "step": "the step"}.get(self._phase, "waiting for a batch")
+        if in_step:
+            what = "the step"
         return ChildHangs(
             Failure(
-                phase=self._phase,
+                phase="step" if in_step else self._phase,
                 kind="hang",
                 message=f"{what} showed no progress for {silence_s:.0f} s{_at(where)}",
                 where=where,
@@ -287,8 +294,8 @@ class Supervisor:
             )
         )
 
-    def _where(self) -> str:
-        """Ask where the child's main thread stands; '' where not even its control thread answers."""
+    def _where(self) -> tuple[str, bool]:
+        """Ask where the child's main thread stands, and whether in the step; '' where no thread answers."""
         self._send(protocol.Where())
         decode = msgspec.json.Decoder(protocol.Event).decode
         end = time.monotonic() + 2.0
@@ -300,8 +307,8 @@ class Supervisor:
                 line, self._buffer = self._buffer.split(b"\n", 1)
                 event = decode(line)
                 if event.kind == "where":
-                    return event.text
-        return ""
+                    return event.text, event.hint == "step"
+        return "", False
 
 
 def _at(where: str) -> str:
