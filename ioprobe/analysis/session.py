@@ -174,12 +174,13 @@ class _Session:
         seconds = self._begin("storage")
         settings = self.run.facts.settings if self.run.facts else None
         try:
-            self.run.storage = measure_dataset(
+            measure_dataset(
                 self.request.target,
                 seconds=seconds,
                 concurrency=max(1, settings.num_workers if settings else 1),
                 facts=self.run.dataset,
-                progress=lambda text, done_s: self.progress(f"storage: {text}", done_s, seconds),
+                progress=lambda text, share: self.progress(text, share * seconds, seconds),
+                into=self.run.storage,
             )
         except IoprobeError as error:
             self.run.failures.append(Failure(phase="storage", kind="exception", message=error.message, hint=error.hint))
