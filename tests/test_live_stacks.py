@@ -65,6 +65,21 @@ def test_a_command_line_with_semicolons_is_one_frame() -> None:
     assert (stack.pids, [f.function for f in stack.frames]) == ((7,), ["f"])
 
 
+def test_a_command_line_of_several_lines_is_one_frame() -> None:
+    command = 'python -c \nimport sys; sys.argv=["t"]; x = "a;b"\nfor x in y: f("z 3")\n'
+    text = (
+        f'process 7:"{command}";thread (7): MainThread;<module> (<string>:2);f (x.py:1) 3\n'
+        f'process 7:"{command}";process 8:"{command}";thread (8): MainThread;g (x.py:9) 4\n'
+        f'process 7:"{command}";g (x.py:9) 5\n'
+    )
+    found = parse_raw(text)
+    assert [(s.pids, [f.function for f in s.frames], s.samples) for s in found] == [
+        ((7,), ["f", "<module>"], 3),
+        ((7, 8), ["g"], 4),
+        ((7,), ["g"], 5),
+    ]
+
+
 def test_workers_ranks_and_launchers_are_told_apart() -> None:
     lines = [
         'process 1:"torchrun train.py";wait (torch/distributed/elastic/agent/server/api.py:860) 50',

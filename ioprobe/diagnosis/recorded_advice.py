@@ -46,10 +46,8 @@ def advise_recording(run: Run, diagnosis: Diagnosis) -> list[Advice]:
     pageable = sum(p.hidden_s.get("pageable", 0.0) for p in run.partitions)
     if pageable > 0 and diagnosis.limiting_stage is not Limit.HOST_TO_DEVICE:
         exposed = sum(p.transfer_s for p in run.partitions)
-        because = (
-            f"copies from pageable memory take {format_seconds(pageable)}; {format_seconds(exposed)} of all copies "
-        )
-        because += "is hidden by nothing"
+        because = f"copies from pageable memory take {format_seconds(pageable)}; "
+        because += f"{format_seconds(exposed)} of all copies is hidden by nothing"
         found.append(Advice(code=_PIN.code, action=_PIN.action, because=because, wrong_when=_PIN.wrong_when))
     return found
 

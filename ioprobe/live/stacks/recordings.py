@@ -23,8 +23,11 @@ _PROCESS = re.compile(r'^process (\d+)(?::"(.*)")?$', re.DOTALL)
 _THREAD = re.compile(r"^thread \((?:0x)?([0-9A-Fa-f]+)\)(?:: ?\"?(.*?)\"?)?$")
 _FRAME = re.compile(r"^(.*) \((.*?)(?::(\d+))?\)$", re.DOTALL)
 _PROFILE = re.compile(r'^Process (\d+) Thread (\w+)(?: "(.*)")?')
-# Process frames of a raw line, whose command may hold any character: they end at a quote before a semicolon.
-_RAW_HEAD = re.compile(r'process \d+:"(?:[^"]|"(?!;))*"(?:;|$)')
+# A process frame of a raw line holds a command, which may hold any character, line ends too (python -c): it ends at a
+# quote that is followed by what can only be the next frame.
+_RAW_HEAD = re.compile(
+    r'process \d+:"(?:.*?)"(?=;(?:thread \(|process \d+:"|[^;\n]{1,300} \([^;\n]*\)(?:;| \d+(?:\n|\Z))))', re.DOTALL
+)
 CHROME_UNIT_S = 0.01
 """Chrome traces hold times, not counts: each hundredth of a second counts as one stack."""
 
@@ -86,7 +89,8 @@ def parse_raw(text: str, name: str = "recording") -> list[Stack]:
     """
     found: list[Stack] = []
     bad = 0
-    for line in text.splitlines():
+    text = _RAW_HEAD.sub(lambda head: head.group().replace("\n", " "), text)
+    for line in text.split("\n"):
         if not line.strip():
             continue
         body, _, count = line.rpartition(" ")
@@ -99,9 +103,9 @@ def parse_raw(text: str, name: str = "recording") -> list[Stack]:
                 )
             continue
         heads = []
-        while (match := _RAW_HEAD.match(body)) is not None:
-            heads.append(match.group().rstrip(";"))
-            body = body[match.end() :]
+        while (match := _RAW_HEAD.match(f"{body} 1")) is not None:
+            heads.append(match.group())
+            body = body[match.end() :].removeprefix(";")
         stack = _stack([*heads, *(part for part in body.split(";") if part)], int(count))
         if stack is not None:
             found.append(stack)
