@@ -118,15 +118,16 @@ def measure(
     warm = max(6, 3 * workers * prefetch)
     while True:
         calls.append(time.perf_counter())
-        batch = next(iterator)
+        following = next(iterator)
         returns.append(time.perf_counter())
+        batch = following  # frees the batch before; that is no waiting
         if step_s:
             step(batch)
         if len(returns) > warm + 1 and _enough(returns, warm, workload.cycle, max(1, workers), least_s):
             break
     spent = time.perf_counter() - began
     used = load.stop()
-    del batch, iterator
+    del batch, following, iterator
     shut_down(loader)
     call, back = np.array(calls), np.array(returns)
     span = back[-1] - back[warm]

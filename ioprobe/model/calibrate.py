@@ -255,7 +255,8 @@ def _with_inline(profile: Profile, source: LoaderRun, run: Run) -> Profile:
         rows = rows_of(m) if inline and m is not source and _alike_cached(m, source) else None
         if rows is not None and rows.size >= LEAST_BATCHES // 2:
             cpu, blocked = float(rows.cpu_s.mean()), float(rows.blocked_s.mean())
-            return replace(profile, inline_cpu_s=cpu, inline_blocked_s=blocked)
+            release = _mean(m.main.release_s, 1)
+            return replace(profile, inline_cpu_s=cpu, inline_blocked_s=blocked, inline_release_s=release)
     return profile
 
 

@@ -118,16 +118,24 @@ def _queued(profile: Profile, suspect: Serial, service_s: float, alone_s: float)
 
 
 def fit_correction(profile: Profile, here: Setting) -> Profile:
-    """Scale the workers' times so that the replay gives the measured rate: switches, caches, wake-ups."""
+    """Make the replay give the measured rate: switches, caches, wake-ups are in no worker's own time.
+
+    Where cores bind, threads on all cores slow each other by what is missing; else the workers' times are scaled.
+    """
     if profile.measured is None or here.num_workers == 0 or profile.measured.value <= 0:
         return profile
-    if bounds(profile, here).binding not in ("workers", "cores"):
+    binding = bounds(profile, here).binding
+    if binding not in ("workers", "cores"):
         return profile
     fitted = profile
     for _ in range(4):
         error = loader_rate(fitted, here) / profile.measured.value
         if abs(error - 1) < CLOSE:
             break
+        slowed = (1 + fitted.contention) * error - 1
+        if binding == "cores" and profile.cores > 1 and fitted.correction == 1 and 0 <= slowed < MOST - 1:
+            fitted = replace(fitted, contention=slowed)
+            continue
         wanted = fitted.correction * error
         if not 1 / MOST < wanted < MOST:
             break

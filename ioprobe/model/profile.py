@@ -174,6 +174,8 @@ class Profile:
     """CPU of fetch and collate per batch in the main process, without workers [s]; None where it was not measured."""
     inline_blocked_s: float | None = None
     """Blocked time of the same [s]."""
+    inline_release_s: float | None = None
+    """Freeing a batch that lies in no shared memory [s]."""
     contention: float = 0.0
     """Slowdown of CPU work when all cores are busy against one [fraction]: hyper-threads, memory bandwidth."""
     waits_s: Floats = field(default_factory=_none)

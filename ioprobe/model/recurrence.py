@@ -99,14 +99,14 @@ def replay(system: System, batches: int) -> Trace:
             order.append(task)
         send(now)
         returns.append(now)
-        now += steps[i % len(steps)] + (release if steps[i % len(steps)] > 0 else 0.0)
+        now += steps[i % len(steps)] + release
         ends.append(now)
         calls.append(now)
     back = np.array(returns)
     finished = np.sort(np.array(finish_times))
     level = np.searchsorted(finished, back, side="right") - np.arange(batches)
     cpu = float(sum(s.rows[0][i % len(s.rows[0])][0] for i in range(batches)))
-    cpu += batches * (s.feed_cpu_s + s.receive_cpu_s + s.dispatch_cpu_s)
+    cpu += batches * (s.feed_cpu_s + s.receive_cpu_s + s.dispatch_cpu_s + s.release_s)
     return Trace(
         np.array(calls[:batches]),
         back,

@@ -51,6 +51,7 @@ class System:
     receive_idle_s: float = 0.0
     dispatch_cpu_s: float = 0.0
     release_s: float = 0.0
+    """CPU for freeing a batch, in the main process, after its step."""
     step_s: tuple[float, ...] = (0.0,)
     """Step durations, cycled; 0 drains the loader."""
     step_cpu_share: float = 0.0
@@ -509,7 +510,7 @@ class _Engine:
         step = steps[(len(self.returns) - 1) % len(steps)]
         share = self.s.step_cpu_share
         if step <= 0:
-            self._released(None)
+            self._stepped(None)
         elif share <= 0:
             self._at(step, self._stepped, None)
         else:

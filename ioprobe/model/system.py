@@ -45,7 +45,8 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
         receive_busy_s=main.receive_busy_s * shape * x.transport_x,
         receive_idle_s=main.receive_idle_s * shape * x.transport_x,
         dispatch_cpu_s=main.dispatch_cpu_s,
-        release_s=main.release_s * size,
+        release_s=(main.release_s if x.num_workers or profile.inline_release_s is None else profile.inline_release_s)
+        * size,
         step_s=step,
         step_cpu_share=step_share,
         start_s=start.start_s,
