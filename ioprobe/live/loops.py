@@ -69,9 +69,10 @@ def rows_of(iterators: list[Iterated]) -> Rows:
                 rows.epoch.append(epoch)
                 for name in _COLUMNS:
                     rows.columns[name].append(iterator.rows[name][k])
+            if last > at or np.isfinite(end):  # an epoch, or what is left of one that the loop was left in
+                ending = end - end_call if np.isfinite(end) else 0.0
             epoch += last > at
             at = last
-            ending = end - end_call if np.isfinite(end) else 0.0
             begin, done = next(resets, (0.0, 0.0))
             opening = ending + done - begin
     return rows

@@ -202,6 +202,8 @@ class LiveRecorder(Recorder):
             self._retire()
         self.traces.append(trace)
         self._start_sampler()
+        if self._made == 1 and self._sampler is not None:
+            self._sampler.reset()  # imports come before the loop and are no part of it
         known = self._described.get(trace.loader_id)
         if known is None or known() is not loader:
             with contextlib.suppress(TypeError):

@@ -1,0 +1,403 @@
+"""The user's own job under the probe: what travels into it, what comes back, and that it stays what it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ioprobe.analysis import report_from_run
+from ioprobe.diagnosis.types import Verdict
+from ioprobe.errors import TargetError, UsageError
+from ioprobe.live.hooks.finder import AfterImport
+from ioprobe.live.hooks.journal import Journal, read_records
+from ioprobe.live.hooks.phases import CACHED, DONE, DRAIN, OBSERVE, TRACE, Phases
+from ioprobe.live.journals import Iterated
+from ioprobe.live.launch import Launch, launch, private_folder, sweep
+from ioprobe.live.loops import loop_of, rows_of
+
+TRAIN = """
+import os, sys, torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+
+class Squares(Dataset):
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __getitem__(self, i): return torch.randn(8), torch.tensor(i % 3)
+
+def main():
+    train_loader = DataLoader(Squares(96), batch_size=4, shuffle=True, num_workers=int(os.environ.get("WORKERS", "1")))
+    val_loader = DataLoader(Squares(24), batch_size=4)
+    model = torch.nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for epoch in range(2):
+        for x, y in train_loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item().hex())
+        with torch.no_grad():
+            for x, y in val_loader:
+                model(x)
+    print(" ".join(losses), torch.rand(1).item().hex(), len(losses))
+    sys.exit(int(os.environ.get("CODE", "0")))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def iterated(calls: list[tuple[float, float]], **more: Any) -> Iterated:
+    n = len(calls)
+    columns = ("cpu_s", "sampler_s", "transport_s", "ready", "phase", "meeting_s")
+    rows = {name: [0.0] * n for name in columns}
+    rows |= {"call_s": [c for c, _ in calls], "return_s": [r for _, r in calls], "samples": [4.0] * n}
+    rows["number"] = [float(k) for k in range(n)]
+    return Iterated(loader=0, begin_s=more.pop("begin_s", calls[0][0]), rows={**rows, **more.pop("rows", {})}, **more)
+
+
+def test_the_step_runs_from_one_batch_to_the_next_request() -> None:
+    rows = rows_of([iterated([(10.0, 11.0), (13.0, 14.0)], ends=[20.0], end_calls=[18.0], init_s=0.5)])
+    main = loop_of(rows, [], {}, meetings=False).main
+    assert main.wait_s == [1.5, 1.0]  # starting the workers counts as waiting for the first batch
+    assert main.step_s == [2.0, 4.0]
+    assert main.call_s == [0.0, 3.5]
+
+
+def test_time_between_epochs_is_cut_out_and_the_end_of_an_epoch_is_waiting() -> None:
+    first = iterated([(0.0, 1.0), (2.0, 3.0)], ends=[4.5], end_calls=[4.0])
+    second = iterated([(100.0, 101.0), (102.0, 103.0)], ends=[104.0], end_calls=[104.0], init_s=0.25)
+    loop = loop_of(rows_of([first, second]), [], {}, meetings=False)
+    assert loop.main.wait_s == [1.0, 1.0, 1.75, 1.0]
+    assert loop.main.epoch == [0, 0, 1, 1]
+    assert loop.edges_s == [1.75]
+    assert loop.main.call_s[2] == 4.0
+    assert loop.on_clock([101.0]) == [5.75]
+
+
+def test_a_batch_on_which_the_loop_was_left_has_no_step_and_is_dropped() -> None:
+    rows = rows_of([iterated([(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)])])
+    assert math.isnan(rows.next_s[-1])
+    assert loop_of(rows, [], {}, meetings=False).main.step_s == [1.0, 1.0]
+
+
+def test_persistent_workers_give_several_epochs_in_one_iterator() -> None:
+    one = iterated(
+        [(0.0, 1.0), (2.0, 3.0), (10.0, 11.0), (12.0, 13.0)],
+        ends=[4.0, 14.0],
+        end_calls=[4.0, 14.0],
+        resets=[(9.5, 10.0)],
+    )
+    main = loop_of(rows_of([one]), [], {}, meetings=False).main
+    assert main.epoch == [0, 0, 1, 1]
+    assert main.wait_s == [1.0, 1.0, 1.5, 1.0]
+
+
+def test_a_validation_loop_inside_a_step_is_cut_out_of_it() -> None:
+    train = rows_of([iterated([(0.0, 1.0), (12.0, 13.0)], ends=[14.0], end_calls=[14.0])])
+    inner = iterated([(2.0, 3.0), (4.0, 5.0)], begin_s=2.0, ends=[6.0], end_calls=[6.0])
+    loop = loop_of(train, [inner], {}, meetings=False)
+    assert loop.main.step_s == [7.0, 1.0]
+    assert loop.nested_s == 4.0
+
+
+def test_waiting_for_a_loader_read_in_step_counts_as_waiting() -> None:
+    train = rows_of([iterated([(0.0, 1.0), (5.0, 6.0)], ends=[9.0], end_calls=[9.0])])
+    other = iterated([(1.0, 2.0), (6.0, 7.5)], begin_s=-1.0, ends=[12.0], end_calls=[12.0])
+    loop = loop_of(train, [other], {}, meetings=False)
+    assert loop.main.wait_s == [2.0, 2.5]
+    assert loop.main.step_s == [3.0, 1.5]
+    assert loop.lockstep_s == 2.5
+
+
+def test_time_in_which_ranks_meet_belongs_to_the_step_before() -> None:
+    rows = {"meeting_s": [0.0, 0.7, 1.0]}
+    train = rows_of([iterated([(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)], ends=[6.0], end_calls=[6.0], rows=rows)])
+    assert loop_of(train, [], {}, meetings=True).main.meeting_s == pytest.approx([0.7, 0.3, 0.0])
+
+
+def test_phases_change_after_counts_of_the_training_loader() -> None:
+    plan = Phases(2, ["observe", "cached", "drain"], 0, "stop")
+    plan.count(7, training=False)
+    plan.count(9, training=True)
+    assert plan.now == OBSERVE
+    plan.count(9, training=True)
+    assert (plan.lead, plan.now, plan.left) == (9, CACHED, 2)
+    plan.advance()
+    assert plan.now == DRAIN
+    plan.advance()
+    assert plan.now == DONE
+    assert plan.stops
+
+
+def test_without_a_count_everything_is_observed_and_a_trace_comes_early() -> None:
+    plan = Phases(None, ["observe"], 0, "continue")
+    for _ in range(5000):
+        plan.count(1, training=True)
+    assert plan.now == OBSERVE
+    plan = Phases(None, ["observe"], 3, "continue")
+    for _ in range(12):
+        plan.count(1, training=True)
+    assert plan.now == TRACE
+    plan.advance()
+    assert plan.now == OBSERVE
+
+
+def test_a_journal_cut_short_gives_its_whole_records(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "1.rec"))
+    journal.write({"kind": "a"}, {"x": [1.0, 2.0]})
+    journal.write({"kind": "b"}, {"y": [3.0]})
+    journal.close()
+    data = (tmp_path / "1.rec").read_bytes()
+    assert [(r.head["kind"], r.columns) for r in read_records(data)] == [("a", {"x": [1.0, 2.0]}), ("b", {"y": [3.0]})]
+    assert [r.head["kind"] for r in read_records(data[:-1])] == ["a"]
+    assert list(read_records(b"\xff" * 64)) == []
+
+
+def test_a_module_is_acted_on_after_its_first_import_and_keeps_its_own_loader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "watched_module.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[int] = []
+    finder = AfterImport({"watched_module": lambda: seen.append(sys.modules["watched_module"].value)})
+    finder.install()
+    module = __import__("watched_module")
+    assert seen == [1]
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    assert module.__spec__.loader is module.__loader__
+    assert finder not in sys.meta_path
+    del sys.modules["watched_module"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_job_is_the_same_with_and_without(
+    script: Callable[[str], str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setenv("WORKERS", str(workers))
+    path = script(TRAIN)
+    bare = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    ended = launch(Launch((sys.executable, path)))
+    assert ended.exit_code == 0
+    assert capfd.readouterr().out == bare.stdout
+    run = ended.run
+    names = {m.name: m for m in run.loaders}
+    assert set(names) == {"train", "validation"}
+    assert names["train"].variable == "train_loader"
+    assert names["validation"].variable == "val_loader"
+    assert len(names["train"].main.call_s) == 48
+    assert len(names["validation"].main.call_s) == 12
+    assert names["train"].main.samples == [4] * 48
+    assert names["train"].main.epoch == [0] * 24 + [1] * 24
+    assert run.loop() is names["train"]
+    assert names["train"].settings is not None
+    assert names["train"].settings.num_workers == workers
+    assert names["train"].workers is not None
+    assert len(names["train"].workers.worker) == 48
+    assert run.step is not None
+    assert run.step.coupled
+    report = report_from_run(run)
+    assert report.diagnosis.loop_samples_per_s is not None
+
+
+def test_the_exit_code_is_the_jobs(script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODE", "3")
+    monkeypatch.setenv("WORKERS", "0")
+    ended = launch(Launch((sys.executable, script(TRAIN))))
+    assert ended.exit_code == 3
+    assert not ended.run.complete
+    assert ended.run.failures[0].message == "the job ended with exit code 3"
+    assert len(ended.run.loaders[-1].main.call_s) == 48
+
+
+def test_hooks_travel_through_a_shell_and_chain_the_users_sitecustomize(
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import os; open(os.environ['MARK'], 'a').write('x')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    monkeypatch.setenv("WORKERS", "0")
+    path = script(TRAIN)
+    ended = launch(Launch(("sh", "-c", f"cd / && exec {sys.executable} {path} > {tmp_path}/out")))
+    assert (tmp_path / "mark").read_text() == "x"
+    assert len(ended.run.loaders[-1].main.call_s) == 48
+
+
+def test_cached_and_drained_phases_give_the_ladders_rungs_and_the_job_stops(script: Callable[[str], str]) -> None:
+    ended = launch(
+        Launch((sys.executable, script(TRAIN)), phases=("observe", "cached", "drain"), steps=12, then="stop")
+    )
+    assert ended.exit_code == 0
+    run = ended.run
+    assert run.complete
+    assert run.step is not None
+    assert not run.step.coupled
+    assert len(run.step.durations_s) + len(run.step.warmup_s) == 12
+    alone = run.loader_alone()
+    assert alone is not None
+    assert len(alone.main.call_s) == 12
+    loop = run.loop()
+    assert loop is not None
+    assert len(loop.main.call_s) == 12
+    rungs = {r.stage.value for r in report_from_run(run).diagnosis.ladder if r.samples_per_s is not None}
+    assert {"loader", "step", "loop"} <= rungs
+
+
+def test_a_job_without_a_dataloader_is_judged_by_its_stacks(script: Callable[[str], str]) -> None:
+    path = script(
+        """
+        import time, torch, zlib, os
+        data = zlib.compress(os.urandom(300_000))
+        def get_batch():
+            return [zlib.decompress(data) for _ in range(50)]
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end:
+            get_batch()
+        """
+    )
+    run = launch(Launch((sys.executable, path), stacks_hz=50.0)).run
+    assert [c.code for c in run.caveats] == ["no-dataloader"]
+    report = report_from_run(run)
+    assert report.diagnosis.verdict is Verdict.DATA_BOUND
+    assert report.diagnosis.stall_share.measured is not None
+
+
+def test_a_job_without_python_says_that_nothing_was_seen() -> None:
+    ended = launch(Launch(("true",)))
+    assert ended.exit_code == 0
+    assert [c.code for c in ended.run.caveats] == ["nothing-seen"]
+    assert report_from_run(ended.run).diagnosis.verdict is Verdict.UNDECIDED
+
+
+def test_the_late_rank_is_named_and_its_cost_given(script: Callable[[str], str], tmp_path: Path) -> None:
+    path = script(
+        """
+        import sys, time, torch, torch.distributed as dist
+        from torch.utils.data import DataLoader, Dataset
+        rank = int(sys.argv[1])
+        dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+        torch.set_num_threads(1)
+        class Slow(Dataset):
+            def __len__(self): return 160
+            def __getitem__(self, i):
+                time.sleep(0.005 if rank == 1 else 0)
+                return torch.ones(4)
+        w = torch.zeros(4, requires_grad=True)
+        for x in DataLoader(Slow(), batch_size=4):
+            (w * x).sum().backward()
+            dist.all_reduce(w.grad)
+        dist.destroy_process_group()
+        """
+    )
+    command = f"{sys.executable} {path} 0 {tmp_path}/meet & {sys.executable} {path} 1 {tmp_path}/meet; wait"
+    ended = launch(Launch(("sh", "-c", command)))
+    report = report_from_run(ended.run)
+    assert [r.rank for r in report.ranks] == [0, 1]
+    assert [r.late for r in report.ranks] == [False, True]
+    assert report.diagnosis.reasons[0].startswith("rank 1 is late: each other rank waits")
+    assert report.diagnosis.verdict in (Verdict.DATA_BOUND, Verdict.MISCONFIGURED)
+
+
+WAITS = """
+import signal, sys, time, torch
+from torch.utils.data import DataLoader
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))
+signal.signal(signal.SIGINT, lambda *_: sys.exit(6))
+def batches():
+    for k in range(10_000):
+        for x in DataLoader(list(range(64)), batch_size=8):
+            yield x
+for k, x in enumerate(batches()):
+    if k == 40:
+        open(sys.argv[1], "w").close()
+    time.sleep(0.005)
+"""
+
+
+def _driver(path: str, mark: Path, out: Path) -> subprocess.Popen[bytes]:
+    code = (
+        "import sys\nfrom ioprobe.live.launch import Launch, launch\nfrom ioprobe.run import dumps\n"
+        f"ended = launch(Launch(({sys.executable!r}, {path!r}, {str(mark)!r})))\n"
+        f"open({str(out)!r}, 'wb').write(dumps(ended.run))\nsys.exit(ended.exit_code)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    end = time.monotonic() + 60
+    while not mark.exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 5), (signal.SIGINT, 6), (signal.SIGTERM, 143)])
+def test_signals_reach_the_job(script: Callable[[str], str], tmp_path: Path, number: signal.Signals, code: int) -> None:
+    process = _driver(script(WAITS), tmp_path / "mark", tmp_path / "run.json")
+    process.send_signal(number)
+    assert process.wait(30) == code
+    assert json.loads((tmp_path / "run.json").read_bytes())["loaders"]
+
+
+def test_the_job_outlives_ioprobe_and_tidies_up(
+    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mark = tmp_path / "mark"
+    process = _driver(script(WAITS), mark, tmp_path / "run.json")
+    job = next(int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    assert list(tmp_path.glob("ioprobe-run-*"))
+    process.kill()
+    process.wait(10)
+    os.kill(job, 0)  # it lives
+    os.kill(job, signal.SIGUSR1)  # which it answers by its own handler
+    end = time.monotonic() + 30
+    while list(tmp_path.glob("ioprobe-run-*")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_folders_of_dead_jobs_are_swept_and_those_in_use_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = tmp_path / "ioprobe-run-dead"
+    dead.mkdir()
+    (dead / "lock").touch()
+    with private_folder() as folder:
+        assert not dead.exists()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        sweep(tmp_path)
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(UsageError, match="no command"):
+        Launch(())
+    with pytest.raises(UsageError, match="no such phase 'obsreve'"):
+        Launch(("true",), phases=("obsreve",))
+    with pytest.raises(UsageError, match="lack 'observe'"):
+        Launch(("true",), phases=("drain",))
+    with pytest.raises(TargetError, match="cannot start 'no-such-program'"):
+        launch(Launch(("no-such-program",)))
