@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ioprobe.check.pipelines import is_factory
+from ioprobe.check.targets import is_factory
 from ioprobe.config import Config, PipelineConfig, load_config
 from ioprobe.config.places import Places
 from ioprobe.diagnosis.check import CheckReport

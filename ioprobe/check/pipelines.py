@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ioprobe import __version__
-from ioprobe.config import Config, HostConfig, PipelineConfig
+from ioprobe.check.targets import host_words, is_factory, is_there, located, says_shards, shown
+from ioprobe.config import Config, PipelineConfig
 from ioprobe.diagnosis.check import CheckedPipeline, CheckReport, IgnoredOutcome
 from ioprobe.diagnosis.rules import gather, judge_pipeline, selected_rules
 from ioprobe.diagnosis.types import Outcome
@@ -102,8 +102,8 @@ def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckRe
             CheckedPipeline(
                 name=name,
                 file=config.path,
-                target=_shown(table.target),
-                host=_host_words(host, request.host or table.host),
+                target=shown(table.target),
+                host=host_words(host, request.host or table.host),
                 known=facts.sources,
                 measured_s=known.measured_s,
             )
@@ -167,10 +167,10 @@ def _load(request: CheckRequest, name: str, table: PipelineConfig, known: _Known
         if request.load or table.num_workers is None:
             say(f"{name}: building the loader of {table.target}")
             known.loader = load_loader(target, loader_options(table), timeout_s=request.load_timeout_s)
-    elif request.load or (not _told(table) and _is_there(target)):
+    elif request.load or (not says_shards(table) and is_there(target)):
         from ioprobe.check.listing import list_dataset
 
-        say(f"{name}: listing {_shown(table.target)}")
+        say(f"{name}: listing {shown(table.target)}")
         known.dataset = list_dataset(target, timeout_s=request.load_timeout_s)
 
 
@@ -252,67 +252,6 @@ def _over_run(request: CheckRequest, name: str, run: Run) -> list[Outcome]:
         judged = judge_baseline(request.baseline, run, request.config.compare, name, force=request.force)
         outcomes += [msgspec.structs.replace(outcome, file=request.config.path) for outcome in judged]
     return outcomes
-
-
-def located(target: str, config: Config) -> str:
-    """Return a target with its relative path counted from the config's folder.
-
-    >>> located("s3://bucket/x.tar", Config())
-    's3://bucket/x.tar'
-    """
-    if "://" in target or not config.path:
-        return target
-    place, colon, function = target.rpartition(":")
-    if is_factory(target):
-        return f"{config.folder / place}{colon}{function}" if place.endswith(".py") else target
-    return str(config.folder / target)
-
-
-def is_factory(target: str) -> bool:
-    """Return whether a target names a function rather than data; imports nothing, unlike the probe's own."""
-    place, _, function = target.rpartition(":")
-    if not place or not function.isidentifier() or "://" in target:
-        return False
-    return place.endswith(".py") or all(part.isidentifier() for part in place.split("."))
-
-
-def _told(table: PipelineConfig) -> bool:
-    return table.num_shards is not None or table.shard_bytes is not None
-
-
-def _is_there(target: str) -> bool:
-    """Whether a local dataset exists here; a config may well speak of another machine's."""
-    if "://" in target:
-        return False
-    head = target
-    for sign in "{*?[":
-        head = head.split(sign, 1)[0]
-    place = Path(head)
-    return place.exists() if head == target else (place if head.endswith("/") else place.parent).is_dir()
-
-
-def _shown(target: str) -> str:
-    if "://" not in target:
-        return target
-    from ioprobe.data.shards import redact_url
-
-    return redact_url(target)
-
-
-def _host_words(host: HostConfig | Host, name: str) -> str:
-    if isinstance(host, HostConfig):
-        where = f"[hosts.{name}]" if name else "[host]"
-        cores, accelerators = host.cores, host.accelerators
-    else:
-        where = "this machine" + (f" ({host.usable_cores_because})" if host.usable_cores_because else "")
-        cores, accelerators = host.usable_cores, len(host.accelerators)
-    known = [
-        f"{format_count(cores)} cores" if cores is not None else "cores not known",
-        f"{accelerators} accelerator{'' if accelerators == 1 else 's'}"
-        if accelerators is not None
-        else "accelerators not known",
-    ]
-    return f"{where}: {', '.join(known)}"
 
 
 class _ThisHost:

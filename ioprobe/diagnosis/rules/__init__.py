@@ -1,6 +1,7 @@
 """The rules of ``ioprobe check``: one file a family, each rule beside its text."""
 
-from ioprobe.diagnosis.rules import hygiene, layout, memory, startup, workers  # importing a family registers its rules
+# Importing a family registers its rules.
+from ioprobe.diagnosis.rules import containers, hygiene, layout, memory, queue, startup, workers
 from ioprobe.diagnosis.rules.base import FAMILIES, SECTIONS, Abstain, Finding, Rule
 from ioprobe.diagnosis.rules.base import REGISTER as _REGISTER
 from ioprobe.diagnosis.rules.engine import Ignored, Judged, judge_pipeline, selected_rules
@@ -20,11 +21,13 @@ __all__ = [
     "Judged",
     "PipelineFacts",
     "Rule",
+    "containers",
     "gather",
     "hygiene",
     "judge_pipeline",
     "layout",
     "memory",
+    "queue",
     "selected_rules",
     "startup",
     "workers",

@@ -1,0 +1,127 @@
+"""IO1xx: the queue of prefetched batches, its order, and the sampler that feeds it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.facts import PipelineFacts
+from ioprobe.units import format_count, format_seconds, format_share
+
+
+@rule("IO104", "prefetch-too-shallow", needs="num_workers", key="prefetch_factor")
+def prefetch_too_shallow(facts: PipelineFacts) -> list[Finding] | Abstain:
+    """The queue cannot carry a pause.
+
+    What it sees: prefetch_factor = 1, or a run in which the longest fetches outlast the batches that lie ready.
+    Why it matters: Supply that is fast enough on average still stalls the step when a shard, a row group or a slow
+        sample takes longer than the queue lasts.
+    When it is wrong: Batches so large that memory forbids a second one; perfectly even supply.
+    Example:
+        prefetch_factor = 1
+        prefetch_factor = 8    # fixed: covers the longest pause
+    """
+    if not facts.num_workers:
+        return []
+    if facts.prefetch_factor is None:
+        return Abstain("not known: prefetch_factor")
+    depth = facts.num_workers * facts.prefetch_factor
+    stalls = facts.stall_share is None or facts.stall_share >= 0.05
+    if facts.burst_batches is not None:
+        pause = ceil(facts.burst_batches)
+        if stalls and facts.burst_batches > 1.25 * depth and facts.burst_batches >= 2:
+            per_worker = ceil(pause / facts.num_workers) + 1
+            return [
+                Finding(
+                    text=f"the longest fetches last {format_count(facts.burst_batches)} steps, but at most {depth} "
+                    f"batches "
+                    f"lie ready ({facts.num_workers} workers x prefetch_factor {facts.prefetch_factor})",
+                    fix=f"set prefetch_factor = {max(per_worker, facts.prefetch_factor + 1)}, or make the pauses "
+                    f"shorter "
+                    "(smaller shards or row groups)",
+                )
+            ]
+        if not stalls or facts.burst_batches <= 1:
+            return []
+    if facts.prefetch_factor == 1:
+        return [
+            Finding(
+                text=f"prefetch_factor = 1: each of {facts.num_workers} workers has one batch ahead, any pause stalls "
+                f"the step",
+                fix="set prefetch_factor = 2 or more, enough to cover the longest pause",
+            )
+        ]
+    return []
+
+
+@rule("IO106", "long-tail-in-order", needs="num_workers", key="in_order")
+def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
+    """One slow sample holds back batches that are ready.
+
+    What it sees: In a run, waiting for a batch while later ones lay ready; or from sample_ms and sample_p99_ms,
+        a tail that outlasts the queue.
+    Why it matters: With in_order = True the loader hands batches out in order; behind one slow sample the other
+        workers fill their queues and stop.
+    When it is wrong: The order of batches must be reproducible, or must be the same in every rank.
+    Example:
+        in_order = true
+        in_order = false    # fixed; or cap the outliers, or raise prefetch_factor
+    """
+    if facts.num_workers < 2 or facts.in_order is False:  # type: ignore[operator]
+        return []
+    if facts.in_order is None:
+        return Abstain("not known: in_order")
+    fix = "set in_order = false and raise prefetch_factor, or cap or pre-process the slow samples"
+    if facts.head_of_line_share is not None:
+        if facts.head_of_line_share < 0.1:
+            return []
+        share = format_share(facts.head_of_line_share)
+        text = f"{share} of the loop is spent waiting for one batch while later ones lay ready"
+        return [Finding(text=text, fix=fix)]
+    if facts.sample_s is None or facts.sample_p99_s is None or facts.batch_size is None:
+        return Abstain("not known: how long samples take (sample_ms, sample_p99_ms, or a run)")
+    depth = facts.depth
+    if depth is None:
+        return Abstain("not known: prefetch_factor")
+    batch_s = facts.batch_size * facts.sample_s
+    # While one worker is held up, the others keep the step busy until their prefetched batches are gone.
+    cover_s = (depth - 1) * max(facts.step_s or 0.0, batch_s / facts.num_workers)  # type: ignore[operator]
+    if facts.sample_p99_s < 10 * facts.sample_s or facts.sample_p99_s <= cover_s:
+        return []
+    return [
+        Finding(
+            text=f"one sample in a hundred takes {format_seconds(facts.sample_p99_s)} (median "
+            f"{format_seconds(facts.sample_s)}), longer than the {depth} batches in flight last "
+            f"({format_seconds(cover_s)}), and in_order is on",
+            fix=fix,
+        )
+    ]
+
+
+@rule("IO108", "slow-sampler", key="sampler")
+def slow_sampler(facts: PipelineFacts) -> list[Finding] | Abstain:
+    """The sampler takes the step's time.
+
+    What it sees: Time to draw one batch's indices in the main process (sampler_ms, or a run) against the step.
+    Why it matters: The sampler runs in the training process between steps, and no worker can hide it; a Python
+        loop or a draw over the whole dataset per batch grows with the dataset.
+    When it is wrong: A step so asynchronous that the accelerator's queue hides it.
+    Example:
+        sampler_ms = 30      # np.random.choice over 10 M weights for every batch
+        step_ms = 100
+        sampler_ms = 0.1     # fixed: draw many batches' indices at once
+    """
+    if facts.sampler_s is None:
+        return Abstain("not known: time of the sampler (sampler_ms, or a run)")
+    if facts.step_s is None:
+        return Abstain("not known: time of the step (step_ms, or a run)")
+    share = facts.sampler_s / max(facts.step_s, 1e-9)
+    if share < 0.05:
+        return []
+    return [
+        Finding(
+            text=f"drawing the indices of a batch takes {format_seconds(facts.sampler_s)} in the main process, "
+            f"{format_share(share)} of a step of {format_seconds(facts.step_s)}",
+            fix="draw the indices of many batches at once (one vectorised call per epoch or per thousand batches)",
+        )
+    ]
