@@ -15,7 +15,7 @@ from ioprobe.probe import protocol
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
 from ioprobe.probe.target import is_factory
-from ioprobe.run import Caveat, Failure, LoaderRun, Run, Workload, now_utc
+from ioprobe.run import Caveat, Failure, LoaderRun, Run, StorageJob, Workload, now_utc
 from ioprobe.units import format_bytes
 
 Progress = Callable[[str, float, float], None]
@@ -34,9 +34,7 @@ _WORDS = {
 }
 
 
-def analyze(
-    request: Request, *, progress: Progress | None = None, keep: Callable[[Run], object] | None = None
-) -> Run:
+def analyze(request: Request, *, progress: Progress | None = None, keep: Callable[[Run], object] | None = None) -> Run:
     """Measure what was asked and return the run; an interrupt returns what there is, marked incomplete.
 
     ``keep`` gets the run however measuring ends, so that a fault of ours later on never costs the measurements.
@@ -44,7 +42,23 @@ def analyze(
     Raises:
         TargetError: the loader or the step cannot be made.
     """
-    run = Run(
+    run = new_run(request)
+    session = Session(request, run, progress or (lambda text, done, of: None))
+    try:
+        session.measure()
+    except KeyboardInterrupt:
+        session.interrupted()
+    finally:
+        session.supervisor.end()
+        if keep is not None and (run.loaders or run.failures):
+            keep(run)
+    run.caveats += caveats(run)
+    return run
+
+
+def new_run(request: Request) -> Run:
+    """Return a run with nothing measured yet."""
+    return Run(
         kind=request.kind,
         created_at=now_utc(),
         version=__version__,
@@ -59,25 +73,62 @@ def analyze(
             seed=request.seed,
         ),
     )
-    session = _Session(request, run, progress or (lambda text, done, of: None))
-    try:
-        session.measure()
-    except KeyboardInterrupt:
-        session.interrupted()
-    finally:
-        session.supervisor.end()
-        if keep is not None and (run.loaders or run.failures):
-            keep(run)
-    run.caveats += caveats(run)
-    return run
 
 
-class _Session:
-    def __init__(self, request: Request, run: Run, progress: Progress) -> None:
+class Alone:
+    """One rank, which waits for nobody; ``analysis.ranks`` has the one for several."""
+
+    precision = 0.02
+    """Relative half-width of the interval at which a measurement may end early; 0 to use the whole time."""
+    log_name = "target.log"
+    watch: Callable[[], None] | None = None
+    """Called while an answer of the child is awaited."""
+
+    @property
+    def member(self) -> protocol.Team | None:
+        """What the child needs to meet other ranks."""
+        return None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the child."""
+        return {}
+
+    def meet(self, phase: str) -> None:
+        """Wait until every rank has come to a phase."""
+
+    def most(self, name: str, mine: int) -> int:
+        """Return the largest of the ranks' numbers."""
+        return mine
+
+    def broken(self, failure: Failure) -> None:
+        """Called once this rank's loader failed."""
+
+    def to_verify(self, run: Run) -> tuple[str, dict[str, Any]] | None:
+        """Return code and settings of the advice to confirm by a real run."""
+        pick = to_verify(diagnose(run))
+        return None if pick is None else (pick.code, pick.settings)
+
+    def storage_curve(self, run: Run, request: Request, seconds: float) -> list[StorageJob]:
+        """Measure how storage scales with ranks."""
+        return []
+
+
+class Session:
+    """The phases of one analysis; each adds to the run as soon as it is done."""
+
+    def __init__(self, request: Request, run: Run, progress: Progress, company: Alone | None = None) -> None:
         self.request, self.run, self.progress = request, run, progress
+        self.company = company or Alone()
         self.phase = "load"
-        log = request.folder / "target.log" if request.folder else None
-        self.supervisor = Supervisor(log=log, progress=self._report, hang_s=request.hang_s)
+        log = request.folder / self.company.log_name if request.folder else None
+        self.supervisor = Supervisor(
+            log=log,
+            progress=self._report,
+            hang_s=request.hang_s,
+            env=self.company.environment,
+            watch=self.company.watch,
+        )
 
     def _report(self, text: str, done_s: float, of_s: float) -> None:
         self.progress(_WORDS.get(self.phase, text), done_s, of_s)
@@ -87,6 +138,7 @@ class _Session:
         if phase == "load":
             self.progress(_WORDS[phase], 0.0, 0.0)
             return 0.0
+        self.company.meet(phase)
         seconds = max(_LEAST_S[phase], self.request.seconds * _SHARE[phase])
         self.progress(_WORDS[phase], 0.0, seconds)
         return seconds
@@ -106,6 +158,7 @@ class _Session:
                 step_source=request.step or request.step_source,
                 loader_options=request.loader_options,
                 batch_samples=request.batch_samples,
+                team=self.company.member,
             )
         )
         if "loop" in request.phases and request.has_step:
@@ -132,7 +185,14 @@ class _Session:
 
     def _is_broken(self) -> bool:
         """Whether the loop failed in a way that makes further measuring pointless or misleading."""
-        return any(m.failure is not None and m.failure.kind != "interrupted" for m in self.run.loaders)
+        failure = self.failure()
+        if failure is not None:
+            self.company.broken(failure)
+        return failure is not None
+
+    def failure(self) -> Failure | None:
+        """Return what broke the loader."""
+        return next((m.failure for m in self.run.loaders if m.failure and m.failure.kind != "interrupted"), None)
 
     def _loader(
         self, phase: str, *, coupled: bool, purpose: str = "baseline", repeats: bool = False, **changes: Any
@@ -142,6 +202,7 @@ class _Session:
             protocol.Measure(
                 coupled=coupled,
                 purpose=purpose,
+                precision=self.company.precision,
                 seconds=seconds,
                 least_s=min(3.0, seconds / 2),
                 changes=changes,
@@ -154,18 +215,26 @@ class _Session:
 
     def _second_setting(self) -> None:
         """Where workers mostly wait, one setting cannot tell a lock or a full link from latency: look at a second."""
-        seen = gather(self.run)
-        facts, settings, costs = self.run.facts, seen.settings, seen.costs
-        if facts is None or not facts.adaptable or settings is None or costs is None or not settings.num_workers:
+        if self._is_broken():
             return
-        needed = (seen.stall or 0.0) > 0.08 or (seen.ratio or 2.0) < 1.3
-        if not needed or costs.blocked_share < 0.35 or self._is_broken():
+        other = self.company.most("second", self._other_setting())
+        if not other:
             return
-        other = max(1, settings.num_workers // 2) if settings.num_workers > 1 else 2
         try:
             self.run.loaders.append(self._loader("second", coupled=False, purpose="calibrate", num_workers=other))
         except IoprobeError:
             return  # a loader that cannot be rebuilt: the diagnosis goes without
+
+    def _other_setting(self) -> int:
+        """Return the second number of workers; 0 where one look is enough."""
+        seen = gather(self.run)
+        facts, settings, costs = self.run.facts, seen.settings, seen.costs
+        if facts is None or not facts.adaptable or settings is None or costs is None or not settings.num_workers:
+            return 0
+        needed = (seen.stall or 0.0) > 0.08 or (seen.ratio or 2.0) < 1.3
+        if not needed or costs.blocked_share < 0.35:
+            return 0
+        return max(1, settings.num_workers // 2) if settings.num_workers > 1 else 2
 
     def _storage(self) -> None:
         from ioprobe.probe.storage import measure_dataset
@@ -184,24 +253,30 @@ class _Session:
             )
         except IoprobeError as error:
             self.run.failures.append(Failure(phase="storage", kind="exception", message=error.message, hint=error.hint))
+        self.run.storage += self.company.storage_curve(self.run, self.request, seconds)
 
     def _verify(self) -> None:
-        pick = to_verify(diagnose(self.run))
+        pick = self.company.to_verify(self.run)
         if pick is None:
             return
+        code, settings = pick
         try:
-            self.run.loaders.append(self._loader("verify", coupled=True, purpose="verify", **pick.settings))
+            self.run.loaders.append(self._loader("verify", coupled=True, purpose="verify", **settings))
         except IoprobeError as error:
             self.run.caveats.append(
-                Caveat("not-verified", f"the advice '{pick.code}' was not verified: {error.message}", error.hint)
+                Caveat("not-verified", f"the advice '{code}' was not verified: {error.message}", error.hint)
             )
 
     def interrupted(self) -> None:
         """Keep what was measured."""
+        text = f"interrupted while measuring {_WORDS[self.phase]}"
+        self.cut_short(Failure(phase=self.phase, kind="interrupted", message=text))
+
+    def cut_short(self, failure: Failure) -> None:
+        """End the measurement in hand and keep what it has so far."""
         self.run.complete = False
-        self.run.failures.append(
-            Failure(phase=self.phase, kind="interrupted", message=f"interrupted while measuring {_WORDS[self.phase]}")
-        )
+        self.run.failures.append(failure)
+        self.supervisor.watch = None
         try:
             partial = self.supervisor.stop()
         except KeyboardInterrupt:  # a second Ctrl-C: no patience left
