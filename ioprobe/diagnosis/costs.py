@@ -96,7 +96,9 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
     busy = fetch + collate
     fetch_blocked = float(np.maximum(0.0, fetch - fetch_cpu - fetch_runq).mean())
     collate_blocked = float(np.maximum(0.0, collate - collate_cpu - collate_runq).mean())
-    stacks = next((s for s in run.stacks if s.role == "worker"), None)
+    # Without workers the main thread does their work.
+    role = "worker" if run.settings is None or run.settings.num_workers else "main"
+    stacks = next((s for s in run.stacks if s.role == role), None)
     feeder = next((s for s in run.stacks if s.role == "worker-thread"), None)
     by_stage, blocked = _split(float((fetch - fetch_runq).clip(0).mean()), fetch_blocked, stacks)
     known = column(rows.read_bytes)

@@ -80,6 +80,28 @@ def _startup(e: Evidence) -> Finding | None:
     )
 
 
+def _epoch_sampler(e: Evidence) -> Finding | None:
+    """Drawing the first indices of an epoch (a permutation of everything) holds up each epoch's first batch."""
+    loop, run = e.loop, e.run.loop()
+    if loop is None or run is None or not loop.whole_epochs or loop.edge_share < 0.08:
+        return None
+    main = run.main
+    if len(main.sampler_s) != len(main.wait_s):
+        return None
+    edges = [k for k in range(1, len(main.epoch)) if main.epoch[k] != main.epoch[k - 1]]
+    waited, drawn = sum(main.wait_s[k] for k in edges), sum(main.sampler_s[k] for k in edges)
+    if waited <= 0 or drawn < 0.5 * waited or loop.edge_share < 0.4 * loop.stall_share.value:
+        return None
+    return Finding(
+        "sampler",
+        Limit.SAMPLER,
+        False,
+        0.96,
+        f"at the start of each epoch the sampler takes {format_seconds(drawn / len(edges))}, "
+        f"{format_share(loop.edge_share)} of the time, before the first index is drawn",
+    )
+
+
 def _no_workers(e: Evidence) -> Finding | None:
     if e.settings is None or e.workers or e.loop is None or e.facts.inner_loaders:
         return None
@@ -302,6 +324,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _repeats,
     _idle_workers,
     _startup,
+    _epoch_sampler,
     _no_workers,
     _thread_pools,
     _too_many_workers,
@@ -333,7 +356,7 @@ def fetch_limit(e: Evidence) -> Limit:
     """Return the limit that the workers' own work amounts to: storage, decode, transform, collate or a lock."""
     costs = e.costs
     if costs is None:
-        return Limit.DECODE
+        return _limit_by_stacks(e)
     stage = costs.dominant()
     if stage is Stage.COLLATE:
         return Limit.COLLATE
@@ -343,6 +366,32 @@ def fetch_limit(e: Evidence) -> Limit:
     if stage is Stage.READ or blocked > 0.6 * costs.running_s:
         return storage_limit(e)
     return Limit.DECODE if stage is Stage.DECODE else Limit.TRANSFORM
+
+
+_BY_STAGE = {
+    Stage.DECODE: Limit.DECODE,
+    Stage.TRANSFORM: Limit.TRANSFORM,
+    Stage.COLLATE: Limit.COLLATE,
+    Stage.LOCK: Limit.LOCK_CONTENTION,
+    Stage.TRANSPORT: Limit.IPC,
+    Stage.SAMPLER: Limit.SAMPLER,
+    Stage.TRANSFER: Limit.HOST_TO_DEVICE,
+}
+
+
+def _limit_by_stacks(e: Evidence) -> Limit:
+    """Return the limit of a loader that is no DataLoader, from the stacks of the main process."""
+    run = e.run.loader_alone() or e.run.loop()
+    counts: dict[Stage, int] = {}
+    for shares in run.stacks if run else []:
+        if shares.role in ("thread", "main"):
+            for stage, count in shares.stages.items():
+                counts[stage] = counts.get(stage, 0) + count
+    useful = {stage: n for stage, n in counts.items() if stage in _BY_STAGE or stage is Stage.READ}
+    if not useful:
+        return Limit.DECODE
+    stage = max(useful, key=lambda s: useful[s])
+    return storage_limit(e) if stage is Stage.READ else _BY_STAGE[stage]
 
 
 def storage_limit(e: Evidence) -> Limit:

@@ -139,5 +139,11 @@ FOR_FAILURE: dict[str, RemedyText] = {
         "enlarge /dev/shm (--shm-size, --ipc=host), or use fewer workers, a smaller prefetch_factor or uint8 batches",
         "",
     ),
+    "fork-deadlock": RemedyText(
+        "IO401",
+        "start workers with multiprocessing_context='forkserver' or 'spawn', or use no thread pool (OpenMP, BLAS,"
+        " OpenCV) in the main process before the workers are forked",
+        "",
+    ),
     "killed": RemedyText("IO201", "use fewer workers or a smaller prefetch_factor, or give the job more memory", ""),
 }

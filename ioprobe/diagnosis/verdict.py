@@ -110,6 +110,14 @@ def _bound_by_step(e: Evidence) -> Decision:
             f"{format_share(share)} of the step's {format_seconds(e.step.seconds)} is communication that no "
             f"computation hides; {_rates(e)}",
         )
+    copied = e.step.transfer_share
+    if copied is not None and copied >= 0.4:
+        return (
+            Verdict.DATA_BOUND,
+            Limit.HOST_TO_DEVICE,
+            f"{format_share(copied)} of the step's {format_seconds(e.step.seconds)} copies the batch to the device, not "
+            f"hidden; {_rates(e)}",
+        )
     text = _rates(e)
     if e.step.pause_share > 0.1:
         text += (
@@ -205,6 +213,9 @@ def _from_failure(e: Evidence) -> Decision | None:
         known = _BROKEN.get(failure.kind)
         if known is not None:
             return Verdict.MISCONFIGURED, known[0], f"{known[1]}: {failure.message}"
+    stuck = next((f for f in e.failures if f.kind == "fork-deadlock"), None)
+    if stuck is not None:
+        return Verdict.MISCONFIGURED, Limit.LOCK_CONTENTION, _sentence(stuck)
     loop = e.run.loop()
     fatal = [f for f in e.failures if f.phase in ("loop", "loader", "step", "factory") and f.kind != "interrupted"]
     if fatal and (e.loop is None or (loop is not None and loop.failure is not None)):

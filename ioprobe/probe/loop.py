@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,14 @@ from ioprobe.instrument.facts import find_dataloaders
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.meeting import Meetings
 from ioprobe.instrument.stacks import StackSampler
+from ioprobe.instrument.stages import Frame, classify, is_user_frame
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
 from ioprobe.probe.rows import align, start_times, worker_batches, worker_memory, worker_stacks
 from ioprobe.probe.stacks import stack_shares
 from ioprobe.probe.together import Pacer
-from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleRepeats
+from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleRepeats, Stage
 
 Progress = Callable[[str, float, float], None]
 
@@ -260,6 +262,17 @@ class LoopMeter:
         inner = find_dataloaders(self.loader)
         ids = {id(inner[0])} if inner else {t.loader_id for t in self._recorder.traces[:1]}
         return [t for t in self._recorder.traces if t.loader_id in ids]
+
+    def worker_places(self) -> list[str]:
+        """Return where the workers' main threads were seen most, the user's own code if there is any."""
+        places: Counter[str] = Counter()
+        for main, count, raw in worker_stacks(self._traces()):
+            frames = [Frame(*frame) for frame in raw]
+            if main and frames and classify(frames, "worker").stage is not Stage.WAIT:
+                frame = next((f for f in frames if is_user_frame(f)), frames[0])
+                call = f" ({frame.call})" if frame.call else ""
+                places[f"{frame.file}:{frame.line} in {frame.function}{call}"] += count
+        return [place for place, _ in places.most_common(4)]
 
     def result(self) -> LoaderRun:
         """Return what was measured so far."""

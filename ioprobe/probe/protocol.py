@@ -60,7 +60,7 @@ class Step(msgspec.Struct, tag="step", frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, tag="where", frozen=True):
-    """Say where the main thread stands; answered by another thread, also during a measurement."""
+    """Say where the main thread and the workers stand; answered by another thread, also during a measurement."""
 
 
 class Stop(msgspec.Struct, tag="stop", frozen=True):
@@ -84,5 +84,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     done_s: float = 0.0
     of_s: float = 0.0
     hint: str = ""
+    workers: list[str] = []
+    """Where workers stand, as ``file:line in function (call)``."""
+    batches: int = 0
+    """Batches delivered so far."""
     data: msgspec.Raw = msgspec.Raw(b"null")
     """The result, in its own type."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -279,23 +280,21 @@ class Supervisor:
         return ChildGone(Failure(phase=self._phase, kind=kind, message=text + (f": {tail}" if tail else ""), hint=hint))
 
     def _hangs(self, silence_s: float) -> ChildHangs:
-        where, in_step = self._where()
+        found = self._where()
         self.end()
+        workers = found.workers if found and self._phase in ("loop", "loader") else []
+        where = workers[0] if workers else found.text if found else ""
         what = {"factory": "the factory", "step": "the step"}.get(self._phase, "waiting for a batch")
-        if in_step:
-            what = "the step"
-        return ChildHangs(
-            Failure(
-                phase="step" if in_step else self._phase,
-                kind="hang",
-                message=f"{what} showed no progress for {silence_s:.0f} s{_at(where)}",
-                where=where,
-                hint="raise --timeout if that is normal; 'ioprobe attach PID --dump' shows a live job's stacks",
-            )
-        )
+        kind, hint = "hang", "raise --timeout if that is normal; 'ioprobe attach PID --dump' shows a live job's stacks"
+        message = f"{what} showed no progress for {silence_s:.0f} s{_at(where, 'a worker stands' if workers else '')}"
+        if workers and found and not found.batches and _NATIVE.search(workers[0]):
+            kind = "fork-deadlock"
+            message += ": no batch was ever delivered, as when a thread pool was in use before the workers were forked"
+            hint = "use multiprocessing_context='forkserver' or 'spawn'"
+        return ChildHangs(Failure(phase=self._phase, kind=kind, message=message, where=where, hint=hint))
 
-    def _where(self) -> tuple[str, bool]:
-        """Ask where the child's main thread stands, and whether in the step; '' where no thread answers."""
+    def _where(self) -> protocol.Event | None:
+        """Ask where the child's threads stand; None where not even its control thread answers."""
         self._send(protocol.Where())
         decode = msgspec.json.Decoder(protocol.Event).decode
         end = time.monotonic() + 2.0
@@ -307,12 +306,16 @@ class Supervisor:
                 line, self._buffer = self._buffer.split(b"\n", 1)
                 event = decode(line)
                 if event.kind == "where":
-                    return event.text, event.hint == "step"
-        return "", False
+                    return event
+        return None
 
 
-def _at(where: str) -> str:
-    return f"; it stands at {where}" if where else ""
+_NATIVE = re.compile(r"\((?:torch|np|numpy|cv2|F|nn|x|scipy)\b[\w.]*\)$|site-packages/(?:torch|numpy|cv2|scipy)/")
+"""A worker that stands in one of these never got past native code that runs on a thread pool."""
+
+
+def _at(where: str, subject: str = "") -> str:
+    return f"; {subject or 'it stands'} at {where}" if where else ""
 
 
 def _tail(log: Path | None) -> str:
