@@ -15,6 +15,8 @@ from ioprobe.run import Caveat
 from ioprobe.stats import Estimate
 
 CONFIDENCE_90 = 1.645
+MOST_BATCHES = 3000
+"""Batches of one replay at most; longer epochs have edges that hardly count."""
 
 
 def predict(profile: Profile, setting: Setting, *, seed: int = 0, batches: int | None = None) -> Prediction:
@@ -74,7 +76,7 @@ def _drained(system: System) -> System:
 
 
 def _length(profile: Profile, setting: Setting) -> int:
-    return int(min(3000, max(300, 12 * setting.depth, 2 * profile.fetch_cpu_s.size)))
+    return int(min(MOST_BATCHES, max(300, 12 * setting.depth, 2 * profile.fetch_cpu_s.size)))
 
 
 def _steady(trace: Trace, setting: Setting) -> tuple[float, float, Floats]:
@@ -93,7 +95,7 @@ def _steady(trace: Trace, setting: Setting) -> tuple[float, float, Floats]:
 def _epoch(system: System, samples: float, rate: float, stall: float) -> tuple[float | None, float | None]:
     """Rate and stall share over whole epochs, start-up of workers at their edges included."""
     length = system.batches_per_epoch
-    if length is None or system.num_workers == 0 or length > 3000:
+    if length is None or system.num_workers == 0 or length > MOST_BATCHES:
         return None, None
     # What an edge costs shows within a few rounds of the queue; the rest of a long epoch is steady state.
     played = (
