@@ -1,0 +1,73 @@
+"""A Lightning callback: ``Trainer(callbacks=[StallCallback()])`` says how long the loop waits for batches."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ioprobe.errors import UsageError
+from ioprobe.watching import Reporter, StallMeter, Window
+
+_Base: Any = object
+for _name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
+    try:
+        import importlib
+
+        _Base = importlib.import_module(_name).Callback
+        break
+    except ImportError:  # the other name of the same package, or none of them
+        continue
+
+
+class StallCallback(_Base):  # type: ignore[misc]
+    """Logs ``ioprobe/stall_share`` and ``ioprobe/steps_per_s`` to the trainer's logger every so many steps.
+
+    Args:
+        every: Steps in a window.
+        threshold: Stall share from which on rank 0 writes a line to the logger ``ioprobe`` [fraction].
+        metrics_file: OpenMetrics text for a Prometheus node exporter; None for none.
+
+    Raises:
+        UsageError: Lightning is not installed.
+    """
+
+    def __init__(
+        self, every: int = 100, *, threshold: float = 0.1, metrics_file: str | os.PathLike[str] | None = None
+    ) -> None:
+        if _Base is object:
+            raise UsageError("Lightning is not installed", hint="pip install lightning")
+        super().__init__()
+        self._meter = StallMeter(every)
+        self._report = Reporter(threshold=threshold, metrics_file=metrics_file)
+        self._window: Window | None = None
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """The first batch of the epoch is asked for."""
+        self._meter.paused()
+        self._meter.asked()
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """A batch is there."""
+        window = self._meter.got()
+        if window is not None:
+            self._window = window
+            self._report(window)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """The step is done; what follows, up to the next batch, is waiting."""
+        window, self._window = self._window, None
+        if window is not None:
+            module.log_dict({"ioprobe/stall_share": window.stall_share, "ioprobe/steps_per_s": window.steps_per_s})
+        self._meter.asked()
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """Validation is no part of the training loop."""
+        self._meter.paused()
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """Back to the training loop."""
+        self._meter.asked()
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """What happens between epochs is neither waiting nor a step."""
+        self._meter.paused()

@@ -1,0 +1,76 @@
+"""A callback for Hugging Face's Trainer: ``Trainer(..., callbacks=[StallCallback()])``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ioprobe.errors import UsageError
+from ioprobe.watching import Reporter, StallMeter, Window
+
+_Base: Any = object
+try:
+    from transformers import TrainerCallback as _Base  # type: ignore[no-redef]
+except ImportError:  # said when the callback is made
+    pass
+
+
+class StallCallback(_Base):  # type: ignore[misc]
+    """Adds ``stall_share`` and ``loop_steps_per_s`` to the Trainer's logs, over windows of so many optimizer steps.
+
+    With gradient accumulation, the batches of an optimizer step are fetched before it begins; that wait is one.
+
+    Args:
+        every: Optimizer steps in a window.
+        threshold: Stall share from which on rank 0 writes a line to the logger ``ioprobe`` [fraction].
+        metrics_file: OpenMetrics text for a Prometheus node exporter; None for none.
+
+    Raises:
+        UsageError: transformers is not installed.
+    """
+
+    def __init__(
+        self, every: int = 100, *, threshold: float = 0.1, metrics_file: str | os.PathLike[str] | None = None
+    ) -> None:
+        if _Base is object:
+            raise UsageError("transformers is not installed", hint="pip install transformers")
+        super().__init__()
+        self._meter = StallMeter(every)
+        self._report = Reporter(threshold=threshold, metrics_file=metrics_file)
+        self._window: Window | None = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The first batch of the epoch is asked for."""
+        self._meter.paused()
+        self._meter.asked()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The batches of a step are there."""
+        window = self._meter.got()
+        if window is not None:
+            self._window = window
+            self._report(window)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The step is done; evaluation, saving and logging follow before the next batch is asked for."""
+        self._meter.asked()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Evaluation is no part of the training loop: the wait begins anew."""
+        self._meter.paused()
+        self._meter.asked()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Nor is a checkpoint."""
+        self._meter.paused()
+        self._meter.asked()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What happens between epochs is neither waiting nor a step."""
+        self._meter.paused()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Add the last window to what the Trainer logs."""
+        window, self._window = self._window, None
+        if window is not None and logs is not None:
+            logs |= {"stall_share": window.stall_share, "loop_steps_per_s": window.steps_per_s}
