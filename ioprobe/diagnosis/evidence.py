@@ -160,7 +160,7 @@ def _step(run: StepRun | None) -> StepEvidence | None:
     pauses = durations[durations > 5 * median] if durations.size >= 8 else durations[:0]
     cpu = np.asarray(run.cpu_s, dtype=np.float64)
     return StepEvidence(
-        samples_per_s=stats.ratio(np.full(durations.size, float(run.samples_per_step)), durations),
+        samples_per_s=stats.periodic_mean(durations).inverse().scaled(float(run.samples_per_step)),
         seconds=total / durations.size,
         communication_share=run.parts_s.get("communication", 0.0) / parts if parts > 0 else None,
         transfer_share=run.parts_s.get("transfer", 0.0) / parts if parts > 0 else None,

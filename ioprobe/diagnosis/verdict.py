@@ -115,8 +115,8 @@ def _bound_by_step(e: Evidence) -> Decision:
         return (
             Verdict.DATA_BOUND,
             Limit.HOST_TO_DEVICE,
-            f"{format_share(copied)} of the step's {format_seconds(e.step.seconds)} copies the batch to the device, not "
-            f"hidden; {_rates(e)}",
+            f"{format_share(copied)} of the step's {format_seconds(e.step.seconds)} copies the batch to the device, "
+            f"unhidden; {_rates(e)}",
         )
     text = _rates(e)
     if e.step.pause_share > 0.1:
