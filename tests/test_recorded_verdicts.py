@@ -184,9 +184,46 @@ def test_both_sides_of_the_queue_make_the_verdict(
 
 def test_a_busy_pinning_thread_is_host_to_device() -> None:
     run = sampled(
-        stacks("main", wait=300, step=200), stacks("worker", wait=70, read=30), stacks("thread", transfer=80, wait=20)
+        stacks("main", wait=300, step=200), stacks("worker", wait=70, read=30), stacks("thread", transfer=400, wait=20)
     )
     assert diagnose_stacks(run).limiting_stage is Limit.HOST_TO_DEVICE
+
+
+def test_a_busy_thread_between_workers_and_loop_is_the_limit() -> None:
+    thread = stacks("thread", (Stage.READ, "work"), read=450, wait=2000)
+    found = diagnose_stacks(sampled(stacks("main", wait=300, step=200), stacks("worker", wait=80, collate=20), thread))
+    assert (found.verdict, found.limiting_stage) == (Verdict.DATA_BOUND, Limit.IPC)
+    assert "a thread between workers and loop is busy, in work at t.py:3" in found.evidence
+
+
+def test_receiving_from_busy_workers_is_their_stage_not_transport() -> None:
+    found = diagnose_stacks(
+        sampled(stacks("main", transport=300, wait=100, step=100), stacks("worker", collate=95, wait=5))
+    )
+    assert (found.verdict, found.limiting_stage) == (Verdict.DATA_BOUND, Limit.COLLATE)
+
+
+def test_workers_started_again_and_again_are_worker_startup() -> None:
+    main = StackShares(
+        role="main",
+        samples=500,
+        stages={Stage.STARTUP: 400, Stage.STEP: 90, Stage.TRANSPORT: 10},
+        hottest=[HotFrame(stage=Stage.STARTUP, function="f", file="t.py", line=1, samples=390, rule="worker start")],
+    )
+    found = diagnose_stacks(sampled(main, stacks("worker", wait=99, read=1)))
+    assert (found.verdict, found.limiting_stage) == (Verdict.DATA_BOUND, Limit.WORKER_STARTUP)
+    assert found.stall_share.measured is not None
+    assert found.stall_share.measured.value == pytest.approx(400 / 490)
+
+
+def test_workers_that_never_have_anything_to_do_are_a_wrong_setting() -> None:
+    processes = [load("worker", 2, 9.0, running=50, hrtimer_nanosleep=50)]
+    processes += [load("worker", pid, 0.0, do_sys_poll=100) for pid in (3, 4, 5)]
+    run = sampled(stacks("main", wait=300, step=200), stacks("worker", wait=75, decode=25), processes=processes)
+    found = diagnose_stacks(run)
+    assert (found.verdict, found.limiting_stage) == (Verdict.MISCONFIGURED, Limit.DECODE)
+    assert found.evidence.endswith("only 1 of 4 workers work at all: fewer shards than workers, it seems")
+    assert [a.code for a in report_recording(run).advice] == ["IO301", "IO611"]
 
 
 def test_work_in_the_main_process_is_its_own_stage() -> None:
@@ -213,7 +250,7 @@ def test_far_more_workers_than_cores_are_misconfigured() -> None:
     main, worker = stacks("main", wait=300, step=200), stacks("worker", decode=95, wait=5)
     found = diagnose_stacks(sampled(main, worker, num_workers=24, load=load))
     assert (found.verdict, found.limiting_stage) == (Verdict.MISCONFIGURED, Limit.OVERSUBSCRIPTION)
-    assert "24 workers share 2 cores" in found.evidence
+    assert "24 workers share 2 cores, none of which is free" in found.evidence
     few = diagnose_stacks(sampled(main, worker, num_workers=3, load=load))
     assert (few.verdict, few.limiting_stage) == (Verdict.DATA_BOUND, Limit.DECODE)
 

@@ -263,6 +263,18 @@ CASES: list[tuple[str, str, Stage, list[Frame]]] = [
         Stage.WAIT,
         stack(f"Condition.wait {STD}threading.py:331 [waiter.acquire]", f"Queue.get {STD}queue.py:180", NEXT),
     ),
+    (
+        "the main thread waiting for a prefetching thread of the user's",
+        "main",
+        Stage.WAIT,
+        stack(f"Condition.wait {STD}threading.py:327", f"Queue.get {STD}queue.py:171", "main /home/me/t.py:3"),
+    ),
+    (
+        "the main thread waiting for processes of the user's",
+        "main",
+        Stage.WAIT,
+        stack(POLL, QUEUE_GET, "main /home/me/t.py:3"),
+    ),
     ("a block is no lock", "worker", Stage.TRANSFORM, stack(GETITEM + " [self.block]", WORKER)),
     ("a file lock", "worker", Stage.LOCK, stack(f"BaseFileLock.acquire {SITE}filelock/_api.py:300", GETITEM, WORKER)),
     ("flock", "worker", Stage.LOCK, stack(GETITEM + " [fcntl.flock]", WORKER)),

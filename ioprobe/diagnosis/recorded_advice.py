@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ioprobe.diagnosis.recorded_stacks import few_deliver
 from ioprobe.diagnosis.remedy_texts import FOR_FINDING, FOR_LIMIT, RemedyText
 from ioprobe.diagnosis.types import Advice, Diagnosis, Verdict
 from ioprobe.run import Limit, Run
@@ -27,6 +28,9 @@ def advise_recording(run: Run, diagnosis: Diagnosis) -> list[Advice]:
     found: list[Advice] = []
     if diagnosis.verdict in (Verdict.DATA_BOUND, Verdict.MISCONFIGURED):
         found += _for_limit(diagnosis, bound)
+        if clause := few_deliver(run):
+            text = FOR_FINDING["idle-workers"]
+            found.insert(0, Advice(code=text.code, action=text.action, because=clause, wrong_when=text.wrong_when))
         if not any(r.settings and r.settings.num_workers for r in run.loaders) and _in_main(run):
             text = FOR_FINDING["no-workers"]
             because = "no worker was seen: the main process makes each batch while the step waits"

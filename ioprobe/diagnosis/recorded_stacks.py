@@ -48,6 +48,7 @@ _IN_LOADER = {
     Stage.TRANSFORM,
     Stage.COLLATE,
 }
+_BY_THREADS = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE)
 _LOADER_STARTS = {"loader start", "worker start"}
 
 
@@ -124,7 +125,7 @@ def _diagnose_one(run: Run) -> Diagnosis:
         verdict = Verdict.COMPUTE_BOUND  # what is left is the cost of handing batches over
     if verdict is Verdict.DATA_BOUND:
         limit, because = stage_below(run)
-        if limit is Limit.OVERSUBSCRIPTION and _too_many_workers(run):
+        if (limit is Limit.OVERSUBSCRIPTION and _too_many_workers(run)) or few_deliver(run):
             verdict = Verdict.MISCONFIGURED
         return verdict_of(verdict, limit, f"{waits}; {because}" if because else waits, reasons, stall)
     if transfer >= STALLED and transfer > stall.value:
@@ -188,13 +189,18 @@ def stack_stall(main: StackShares | None) -> Estimate | None:
     """Return the share of the main process's time inside the loader, with a Wilson interval."""
     if main is None:
         return None
-    starts = main.stages.get(Stage.STARTUP, 0)
-    of_loader = min(starts, sum(h.samples for h in main.hottest if h.rule in _LOADER_STARTS))
-    total = main.samples - (starts - of_loader)  # imports are before the loop, not in it
+    of_loader = _loader_starts(main)
+    total = main.samples - (main.stages.get(Stage.STARTUP, 0) - of_loader)  # imports are before the loop, not in it
     if total <= 0:
         return None
     inside = sum(main.stages.get(stage, 0) for stage in _IN_LOADER) + of_loader
     return wilson(inside, total)
+
+
+def _loader_starts(main: StackShares) -> int:
+    """Return the stacks in which workers are started or ended; other start-up (imports) is not the loader's."""
+    found = sum(h.samples for h in main.hottest if h.stage is Stage.STARTUP and h.rule in _LOADER_STARTS)
+    return min(main.stages.get(Stage.STARTUP, 0), found)
 
 
 def wilson(hits: int, total: int) -> Estimate:
@@ -224,53 +230,79 @@ def _place(hot: HotFrame) -> str:
 
 def stage_below(run: Run) -> tuple[Limit | None, str]:
     """Return which stage of the loader is to blame for the wait, and the clause that says why."""
-    main, workers, threads = stacks_of(run, "main"), stacks_of(run, "worker"), stacks_of(run, "thread")
-    if main is None and workers is None:
-        return None, ""
-    limit, because = _of_main(main)
+    main, workers = stacks_of(run, "main"), stacks_of(run, "worker")
+    limit, because = _of_main(main, None if workers is None else share_of(workers, Stage.WAIT))
+    if limit is not None or workers is None:
+        if limit in (Limit.IPC, Limit.WORKER_STARTUP) and (text := oversubscribed(run)):
+            return Limit.OVERSUBSCRIPTION, f"{because}; {text}"
+        return limit, because
+    idle = share_of(workers, Stage.WAIT)
+    limit, because = _of_threads(run, idle)
     if limit is not None:
         return limit, because
-    if workers is None:
-        return None, ""
-    idle, busy = share_of(workers, Stage.WAIT), workers.samples - workers.stages.get(Stage.WAIT, 0)
-    if share_of(threads, Stage.TRANSFER) > 0.3 and idle > 0.3:
-        return (
-            Limit.HOST_TO_DEVICE,
-            f"the pinning thread copies and the workers are idle {format_share(idle)} of theirs",
-        )
-    if busy <= 0:
-        return None, "its workers are idle, too"
     counts = {s: n for s, n in workers.stages.items() if s in _OF_WORKERS}
     if not counts:
-        return None, ""
+        return None, "its workers are idle, too"
     stage = max(counts, key=lambda s: counts[s])
-    hot = _hottest(workers, stage)
+    hot, busy = _hottest(workers, stage), workers.samples - workers.stages.get(Stage.WAIT, 0)
     because = f"the workers are busy {format_share(1 - idle)} of theirs, "
     because += f"{format_share(counts[stage] / busy)} of it in {stage.value}"
     because += f", hottest in {_place(hot)}" if hot is not None else ""
+    because += f"; {text}" if (text := few_deliver(run)) else ""
     limit = _OF_WORKERS[stage]
     if limit is Limit.STORAGE_LATENCY and reads_large_blocks(run):
         limit = Limit.STORAGE_BANDWIDTH
-    if stage in (Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE) and (text := oversubscribed(run)):
+    if stage not in (Stage.READ, Stage.LOCK) and (text := oversubscribed(run)):
         return Limit.OVERSUBSCRIPTION, f"{because}; {text}"
     return limit, because
 
 
-def _of_main(main: StackShares | None) -> tuple[Limit | None, str]:
-    """Return what the main process itself does inside the loader, where that is more than wait."""
+def _of_main(main: StackShares | None, idle: float | None) -> tuple[Limit | None, str]:
+    """Return what the main process itself does inside the loader, where that is more than wait.
+
+    Receiving batches counts only where the workers are idle: busy ones answer late when asked for their memory.
+    """
     if main is None:
         return None, ""
     inside = {s: main.stages.get(s, 0) for s in _IN_LOADER}
+    inside[Stage.STARTUP] = _loader_starts(main)
     total = sum(inside.values())
-    if not total:
-        return None, ""
     stage = max(inside, key=lambda s: inside[s])
-    if stage is Stage.WAIT:
+    if not total or stage is Stage.WAIT or (stage is Stage.TRANSPORT and idle is not None and idle < 0.3):
         return None, ""
     hot = _hottest(main, stage)
     where = f", hottest in {_place(hot)}" if hot is not None else ""
     limit = Limit.SAMPLER if stage is Stage.SAMPLER else _OF_WORKERS[stage]
     return limit, f"{format_share(inside[stage] / total)} of it in {stage.value} in the main process itself{where}"
+
+
+def _of_threads(run: Run, idle: float) -> tuple[Limit | None, str]:
+    """Return the limit where a thread between idle workers and the loop is what is busy."""
+    main, threads = stacks_of(run, "main"), stacks_of(run, "thread")
+    if main is None or threads is None or idle < 0.3:
+        return None, ""
+    counts = {s: threads.stages.get(s, 0) for s in (Stage.TRANSFER, *_BY_THREADS)}
+    if sum(counts.values()) < 0.5 * main.samples:
+        return None, ""
+    stage = max(counts, key=lambda s: counts[s])
+    hot = _hottest(threads, stage)
+    where = f", in {_place(hot)}" if hot is not None else ""
+    text = (
+        f"a thread between workers and loop is busy{where}, while the workers are idle {format_share(idle)} of theirs"
+    )
+    return (Limit.HOST_TO_DEVICE if stage is Stage.TRANSFER else Limit.IPC), text
+
+
+def few_deliver(run: Run) -> str:
+    """Return the clause that says that most workers never have anything to do; empty where they have."""
+    workers = [p for loader in _loaders(run) for p in loader.processes if p.role == "worker" and p.states]
+    idle = [
+        sum(n for s, n in p.states.items() if "poll" in s or "select" in s) / sum(p.states.values()) for p in workers
+    ]
+    busy = sum(share < 0.5 for share in idle)
+    if not busy or 2 * sum(share > 0.9 for share in idle) < len(idle):
+        return ""
+    return f"only {busy} of {len(idle)} workers work at all: fewer shards than workers, it seems"
 
 
 def reads_large_blocks(run: Run) -> bool:
@@ -292,9 +324,9 @@ def _too_many_workers(run: Run) -> bool:
 def oversubscribed(run: Run) -> str:
     """Return the clause that says that the job's own workers are too many for the cores; empty where they are not."""
     load = _load(run)
-    if load is None or load.own_cores < 0.8 * load.cores or not _too_many_workers(run):
+    if load is None or load.own_cores + load.other_cores < 0.9 * load.cores or not _too_many_workers(run):
         return ""
-    return f"{_num_workers(run)} workers share {load.cores:.0f} cores, {load.own_cores:.1f} of them taken by the job"
+    return f"{_num_workers(run)} workers share {load.cores:.0f} cores, none of which is free"
 
 
 def _load(run: Run) -> HostLoad | None:

@@ -268,6 +268,7 @@ LEAF_RULES: tuple[Rule, ...] = (
     Rule("lock between threads", Stage.LOCK, "threading:acquire threading:__enter__"),
     Rule("file lock", Stage.LOCK, "filelock*:* fasteners.*:* portalocker*:* zc.lockfile*:* oslo_concurrency*:*"),
     # Main process
+    Rule("waits on a producer's queue", Stage.WAIT, "queue:get multiprocessing.queues:get", where="main"),
     Rule(
         "collective",
         Stage.COMMUNICATION,

@@ -133,9 +133,10 @@ def _anchor(module: str, function: str) -> Anchor | None:
 
 
 @lru_cache(maxsize=65536)
-def _leaf(module: str, function: str, data: bool) -> Rule | None:
+def _leaf(module: str, function: str, data: bool, innermost: bool) -> Rule | None:
     place = f"{module}:{function}"
-    return next((r for r in LEAF_RULES if r.applies(data) and pattern(r.frames).match(place)), None)
+    rules = (r for r in LEAF_RULES if r.applies(data) and (innermost or not r.innermost))
+    return next((r for r in rules if pattern(r.frames).match(place)), None)
 
 
 @lru_cache(maxsize=65536)
@@ -280,11 +281,11 @@ def _walk(frames: Sequence[Frame], data: bool) -> tuple[Stage, str, Frame] | Non
     """Return what the innermost frame that a rule knows says; weak rules only where nothing else speaks."""
     weak: tuple[Stage, str, Frame] | None = None
     for i, frame in enumerate(frames):
-        leaf = _leaf(*_key(frame), data)
+        leaf = _leaf(*_key(frame), data, i == 0)
         hint = _hint(_bare(frame.function)) if data and is_user_frame(frame) else None
         telling = i == 0 and frame.call and not _WAITING.match(":".join(_key(frame)))
         for rule in (_called(frame.call, data) if telling else None, leaf, hint):
-            if rule is None or (rule.innermost and i > 0):
+            if rule is None:
                 continue
             if not rule.weak:
                 return rule.stage, rule.name, frame
