@@ -43,6 +43,8 @@ NARROW = 0.02
 """Half-width of the measured gain at which it is known well enough [fraction]."""
 MOST_ROUNDS = 4
 """Interleaved repetitions of pick and present setting."""
+AGREED = 0.15
+"""Predicted gain from which on a measured half of it confirms it, whatever the noise [fraction]."""
 FEWEST_BATCHES = 16
 """Batches past the prefetched burst that a measurement should see."""
 MOST_PICKS = 3
@@ -127,7 +129,9 @@ class _Tuner:
         first = best
         tried: list[Prediction] = []
         while len(tried) < MOST_PICKS and best.action != "no-change" and profile.adaptable:
-            if any(_knobs(p.setting) == _knobs(best.recommended) for p in tried) or self._left() < 1.0:
+            again = any(_knobs(p.setting) == _knobs(best.recommended) for p in tried)
+            # The first pick runs whatever the clock says: an answer that nobody ran is a guess.
+            if again or (tried and self._left() < 1.0):
                 break
             plain = predict(profile, best.recommended)
             tried.append(plain)
@@ -394,7 +398,10 @@ def _decide(
     if gain is None or _knobs(pick.setting) == _knobs(current.setting):
         return current, "no-change", "no setting that was run is faster beyond the noise"
     fewer = pick.setting.num_workers < current.setting.num_workers
-    if gain.low > 0 and gain.value > NOISE:
+    predicted = pick.samples_per_s.value / max(1e-9, current.samples_per_s.value) - 1
+    # A wide interval on a busy host does not overrule a gain that model and measurement agree on.
+    agreed = predicted > AGREED and gain.value > 0.5 * predicted
+    if (gain.low > 0 or agreed) and gain.value > NOISE:
         return pick, "change", f"{first.reason}; measured {100 * gain.value:+.1f}%"
     if fewer and gain.value > -2 * NOISE:
         return pick, "fewer-workers", f"measured {100 * gain.value:+.1f}% with {pick.setting.num_workers} workers"

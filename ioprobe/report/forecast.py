@@ -70,8 +70,9 @@ def point_table(sheet: Sheet, points: Sequence[ForecastPoint], unit: str, marks:
     sheet.table(header, rows, right=range(len(shown) + 5))
     for point in points:
         if point.drains_after_steps is not None and point.drains_after_steps >= LEAST_STEPS:
-            text = f"num_workers={point.settings['num_workers']}: a full prefetch buffer hides the waits for "
-            sheet.item("-", f"{text}{point.drains_after_steps} steps", style="dim")
+            at = f"num_workers={point.settings['num_workers']}, prefetch_factor={point.settings['prefetch_factor']}"
+            text = f"{at}: a full buffer hides the waits for {point.drains_after_steps} steps"
+            sheet.item("-", text, style="dim")
 
 
 _WORDS = {"num_workers": "workers", "prefetch_factor": "prefetch", "step_ms": "step ms", "storage_mb_s": "storage MB/s"}
