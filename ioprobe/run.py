@@ -534,6 +534,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """What ``samples`` counts: ``samples`` or ``tokens``."""
     tokens_per_sample: int | None = None
     seed: int = 0
+    dlio: dict[str, float] = {}
+    """``batch_size``, ``record_bytes`` and ``computation_s`` of a DLIO workload; empty otherwise."""
     parallel: dict[str, int] = {}
     """How ranks divide the work: sizes of ``dp tp pp cp``; ranks count through tp first, then cp, dp and pp.
     Empty where all are data-parallel."""

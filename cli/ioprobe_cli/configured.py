@@ -56,3 +56,27 @@ def _located(config: Config, target: str) -> str:
     beside = config.folder / place
     is_path = place.endswith(".py") or not colon
     return f"{beside}{colon}{rest}" if is_path else target
+
+
+def dlio_target(path: Path) -> tuple[str, tuple[str, ...], float, dict[str, float]]:
+    """Return (target, factory keywords, step [ms], nominal figures) of a DLIO workload.
+
+    Its dataset is read where it is, or written once below the runs' folder.
+
+    Raises:
+        ConfigError: the workload cannot be read or asks for what is not supported.
+    """
+    import json
+
+    from ioprobe.data.dlio import load_workload
+    from ioprobe_cli.output import RUNS_FOLDER
+
+    found = load_workload(str(path))
+    folder = Path.cwd() / RUNS_FOLDER / ".dlio-data" / path.stem
+    sets = (f"workload={json.dumps(str(path.resolve()))}", f"folder={json.dumps(str(folder))}")
+    nominal = {
+        "batch_size": float(found.batch_size),
+        "record_bytes": float(found.record_length_bytes),
+        "computation_s": found.computation_time_s,
+    }
+    return "ioprobe.data.dlio_dataset:make_loader", sets, 1e3 * found.computation_time_s, nominal

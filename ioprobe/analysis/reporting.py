@@ -10,7 +10,14 @@ import numpy as np
 
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.diagnose import Finished, diagnose
-from ioprobe.diagnosis.ranks import late_sentence, leading, rank_summaries
+from ioprobe.diagnosis.ranks import (
+    late_sentence,
+    leading,
+    rank_summaries,
+    storage_sentence,
+    total_sentence,
+    totals,
+)
 from ioprobe.diagnosis.recordings import shares_of
 from ioprobe.diagnosis.steady import cycles, steady, waits
 from ioprobe.diagnosis.types import Advice, Report, Timeline, WhatIfPoint
@@ -60,9 +67,10 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
     """Return the report of a job with several ranks: that of the rank which sets the pace, with all ranks beside it."""
     lead = leading(run)
     report = report_from_run(msgspec.structs.replace(lead, ranks=[]), run_path=run_path, page_path=page_path)
-    reasons = [text for text in (late_sentence(run),) if text]
-    if not reasons and lead is not run:
-        reasons = [f"rank {lead.rank} waits most for data; the figures are those of its loop"]
+    late = late_sentence(run)
+    if not late and lead is not run:
+        late = f"rank {lead.rank} waits most for data; the figures are those of its loop"
+    reasons = [text for text in (late, total_sentence(run), storage_sentence(run)) if text]
     partitions = [p for r in (run, *run.ranks) for p in r.partitions]
     return msgspec.structs.replace(
         report,
@@ -71,6 +79,7 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
         partition=shares_of(partitions) if partitions else None,
         partitions=partitions,
         ranks=rank_summaries(run),
+        metrics={**totals(run), **report.metrics},
         caveats=[*run.caveats, *(c for c in report.caveats if c not in run.caveats)],
         failures=[*run.failures, *(f for f in report.failures if f not in run.failures)],
     )
@@ -178,6 +187,19 @@ def timeline(run: LoaderRun | None) -> Timeline | None:
     )
 
 
+def _dlio(run: Run) -> dict[str, float | None]:
+    """Return DLIO's own figures where the run is of a DLIO workload."""
+    from ioprobe.model.au import dlio_metrics
+
+    asked, loop = run.workload.dlio, run.loop()
+    if not asked or loop is None:
+        return {}
+    theirs = dlio_metrics(loop.main, int(asked["batch_size"]), asked["record_bytes"], asked.get("computation_s"))
+    if theirs is None:
+        return {}
+    return {"dlio_au": theirs.au, "dlio_samples_per_s": theirs.samples_per_s, "dlio_mib_per_s": theirs.mib_per_s}
+
+
 def metrics(run: Run, done: Finished) -> dict[str, float]:
     """Return further figures by name, the unit at its end."""
     e = done.evidence
@@ -200,6 +222,7 @@ def metrics(run: Run, done: Finished) -> dict[str, float]:
             found["tokens_per_s"] = seen.samples_per_s.value * run.workload.tokens_per_sample
     if e.loop is not None and e.loop.step_s is not None:
         found["au"] = max(0.0, 1 - e.loop.stall_share.value - e.loop.release_share)
+    found |= _dlio(run)
     found["interference"] = e.interference
     if e.alone is not None:
         found["loader_samples_per_s"] = e.alone.samples_per_s.value

@@ -45,6 +45,8 @@ class Request:
     folder: Path | None = None
     """Where the user's output is logged; None to drop it."""
     seed: int = 0
+    dlio: dict[str, float] = field(default_factory=dict)
+    """Nominal figures of a DLIO workload, for DLIO's own metrics."""
     phases: tuple[str, ...] = ("loop", "step", "loader")
     """What to measure, in this order; ``loader`` alone for ``ioprobe loader``."""
 

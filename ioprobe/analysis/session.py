@@ -71,6 +71,7 @@ def new_run(request: Request) -> Run:
             unit=request.unit,
             tokens_per_sample=request.tokens_per_sample,
             seed=request.seed,
+            dlio=request.dlio,
         ),
     )
 

@@ -39,9 +39,9 @@ class WorkerCosts:
     collate_cpu_s: float
     collate_runq_s: float
     service_spread: float
-    """99th percentile of a batch's busy time over its median."""
+    """99th percentile of a batch's running time over its median."""
     slow_s: float
-    """99th percentile of a batch's busy time [s]."""
+    """99th percentile of a batch's running time [s]."""
     read_bytes: float | None
     """Bytes through read(2) per batch."""
     read_ops: float | None
@@ -102,7 +102,9 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
     feeder = next((s for s in run.stacks if s.role == "worker-thread"), None)
     by_stage, blocked = _split(float((fetch - fetch_runq).clip(0).mean()), fetch_blocked, stacks)
     known = column(rows.read_bytes)
-    median, slow = float(np.median(busy)), float(np.quantile(busy, 0.99))
+    # Standing in line for a core is somebody else's doing, not the batch's.
+    running = (busy - fetch_runq - collate_runq).clip(0)
+    median, slow = float(np.median(running)), float(np.quantile(running, 0.99))
     numbers, counts = np.unique(worker, return_counts=True)
     return WorkerCosts(
         batches=int(busy.size),

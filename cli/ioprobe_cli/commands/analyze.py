@@ -16,6 +16,7 @@ from ioprobe_cli.target_options import loader_options, measure_options, step_opt
 @loader_options
 @measure_options
 @click.option("--pipeline", metavar="NAME", help="Pipeline of an ioprobe.toml given as TARGET.")
+@click.option("--dlio", type=click.Path(path_type=Path), metavar="FILE", help="A DLIO workload (yaml) as TARGET.")
 @click.option("--no-verify", is_flag=True, help="Do not run the recommended setting.")
 @click.option("--no-storage", is_flag=True, help="Do not measure the dataset's storage.")
 @format_option()
@@ -37,6 +38,7 @@ def command(
     unit: str,
     tokens_per_sample: int | None,
     pipeline: str | None,
+    dlio: Path | None,
     no_verify: bool,
     no_storage: bool,
     format_: str,
@@ -72,6 +74,16 @@ def command(
             step, step_ms = found.step, None if found.step else found.step_ms
     elif pipeline is not None:
         raise UsageError("--pipeline needs an ioprobe.toml as TARGET")
+    asked: dict[str, float] = {}
+    if dlio is not None:
+        from ioprobe_cli.configured import dlio_target
+
+        if target is not None:
+            raise UsageError("--dlio brings its own target", hint="leave TARGET out")
+        target, dlio_sets, nominal_ms, asked = dlio_target(dlio)
+        sets = (*dlio_sets, *sets)
+        if step is None and step_ms is None and workload is None:
+            step_ms = nominal_ms
     step_fields = step_of(step, step_ms, workload, accelerator)
     keywords = {}
     if target is not None:
@@ -89,6 +101,7 @@ def command(
         verify=not no_verify,
         storage=not no_storage,
         hang_s=hang_s,
+        dlio=asked,
         **step_fields,
     )
     folder = new_run_folder("analyze", now_utc(), output)
