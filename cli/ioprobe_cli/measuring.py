@@ -16,7 +16,7 @@ from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_PASSED
 if TYPE_CHECKING:
     from ioprobe.analysis import Request
     from ioprobe.diagnosis.types import Report
-    from ioprobe.run import Run
+    from ioprobe.run import Failure, Run
 
 
 @contextmanager
@@ -75,6 +75,10 @@ def exit_code(run: Run) -> int:
     if any(f.kind == "interrupted" for f in run.failures):
         click.echo("Interrupted: what was measured so far is kept in the run file.", err=True)
         return EXIT_INTERRUPTED
+    lost = next((f for f in run.failures if f.kind == "rank-lost"), None)
+    if lost is not None:
+        _say_failed(lost)
+        return EXIT_NO_VERDICT
     from ioprobe.diagnosis.evidence import gather
     from ioprobe.diagnosis.types import Verdict
     from ioprobe.diagnosis.verdict import decide
@@ -83,9 +87,12 @@ def exit_code(run: Run) -> int:
     verdict, _, _, _ = decide(evidence)
     if verdict is not Verdict.UNDECIDED or not evidence.failures:
         return EXIT_PASSED
-    failure = evidence.failures[0]
+    _say_failed(evidence.failures[0])
+    return EXIT_NO_VERDICT
+
+
+def _say_failed(failure: Failure) -> None:
     place = f" ({failure.where})" if failure.where and failure.where not in failure.message else ""
     click.echo(f"Error: the {failure.phase} failed: {failure.message}{place}", err=True)
     if failure.hint:
         click.echo(f"Hint: {failure.hint}", err=True)
-    return EXIT_NO_VERDICT

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ioprobe.errors import UsageError
+
+if TYPE_CHECKING:
+    from ioprobe_cli.ranked import Ranked
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -70,10 +73,12 @@ def loader_keywords(
     batch_size: int | None,
     sets: tuple[str, ...],
     configured: Mapping[str, Any] | None = None,
+    where: Ranked | None = None,
 ) -> dict[str, Any]:
     """Return keywords for the factory, or settings of the built-in loader with its defaults.
 
-    ``configured`` is what an ioprobe.toml says; options given on the command line win over it.
+    ``configured`` is what an ioprobe.toml says; options given on the command line win over it. The ranks of a host,
+    where there are several, share its cores.
 
     Raises:
         UsageError: a ``--set`` that is no KEY=VALUE.
@@ -101,7 +106,7 @@ def loader_keywords(
     if not is_factory(target):
         from ioprobe.probe.host import measure_host
 
-        cores = max(1, int(measure_host().usable_cores))
+        cores = max(1, int(measure_host().usable_cores) // (where.place.local_ranks if where else 1))
         found = {"num_workers": min(4, cores), "batch_size": 32, "persistent_workers": True, **found}
     if found.get("num_workers") == 0:
         found.pop("prefetch_factor", None)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
+from ioprobe_cli.ranked import rank_options
 from ioprobe_cli.target_options import loader_options, measure_options, step_options
 
 
@@ -15,6 +16,7 @@ from ioprobe_cli.target_options import loader_options, measure_options, step_opt
 @step_options
 @loader_options
 @measure_options
+@rank_options
 @click.option("--pipeline", metavar="NAME", help="Pipeline of an ioprobe.toml given as TARGET.")
 @click.option("--dlio", type=click.Path(path_type=Path), metavar="FILE", help="A DLIO workload (yaml) as TARGET.")
 @click.option("--no-verify", is_flag=True, help="Do not run the recommended setting.")
@@ -37,6 +39,10 @@ def command(
     batch_samples: int | None,
     unit: str,
     tokens_per_sample: int | None,
+    dp: int | None,
+    tp: int,
+    pp: int,
+    cp: int,
     pipeline: str | None,
     dlio: Path | None,
     no_verify: bool,
@@ -55,6 +61,7 @@ def command(
     ioprobe analyze
     ioprobe analyze train.py:make_loader --step train.py:make_step
     ioprobe analyze 'data/train-{000..127}.tar' --workload resnet50 --accelerator h100
+    torchrun --nproc-per-node 8 -m ioprobe_cli analyze train.py:make_loader --step train.py:make_step
     """
     from ioprobe.analysis import Request
     from ioprobe.errors import UsageError
@@ -62,6 +69,7 @@ def command(
     from ioprobe_cli.configured import is_config, pipeline_of
     from ioprobe_cli.measuring import analyze_and_report
     from ioprobe_cli.output import new_run_folder
+    from ioprobe_cli.ranked import analyze_ranks, ranked
     from ioprobe_cli.target_options import command_line, loader_keywords, step_of
 
     found = None
@@ -84,11 +92,12 @@ def command(
         sets = (*dlio_sets, *sets)
         if step is None and step_ms is None and workload is None:
             step_ms = nominal_ms
+    where = ranked(dp, tp, pp, cp)
     step_fields = step_of(step, step_ms, workload, accelerator)
     keywords = {}
     if target is not None:
         configured = found.overrides if found else None
-        keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets, configured)
+        keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets, configured, where)
     # Options are read before anything is written.
     request = Request(
         target=target or "",
@@ -104,6 +113,8 @@ def command(
         dlio=asked,
         **step_fields,
     )
+    if where is not None:
+        return analyze_ranks(request, where, output, format_, quiet=quiet)
     folder = new_run_folder("analyze", now_utc(), output)
     if target is None:
         from ioprobe_cli.demo import demo_request

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
+from ioprobe_cli.ranked import rank_options
 from ioprobe_cli.target_options import loader_options, measure_options
 
 
@@ -14,6 +15,7 @@ from ioprobe_cli.target_options import loader_options, measure_options
 @click.argument("target")
 @loader_options
 @measure_options
+@rank_options
 @format_option()
 @output_folder_option()
 @quiet_option()
@@ -28,6 +30,10 @@ def command(
     batch_samples: int | None,
     unit: str,
     tokens_per_sample: int | None,
+    dp: int | None,
+    tp: int,
+    pp: int,
+    cp: int,
     format_: str,
     output: Path | None,
     quiet: bool,
@@ -42,14 +48,16 @@ def command(
     from ioprobe.run import now_utc
     from ioprobe_cli.measuring import analyze_and_report
     from ioprobe_cli.output import new_run_folder
+    from ioprobe_cli.ranked import analyze_ranks, ranked
     from ioprobe_cli.target_options import command_line, loader_keywords
 
+    where = ranked(dp, tp, pp, cp)
     request = Request(
         target=target,
         kind="loader",
         command=command_line(),
         seconds=seconds,
-        loader_options=loader_keywords(target, num_workers, prefetch_factor, batch_size, sets),
+        loader_options=loader_keywords(target, num_workers, prefetch_factor, batch_size, sets, where=where),
         batch_samples=batch_samples,
         unit=unit,
         tokens_per_sample=tokens_per_sample,
@@ -57,6 +65,8 @@ def command(
         storage=False,
         phases=("loader",),
     )
+    if where is not None:
+        return analyze_ranks(request, where, output, format_, quiet=quiet)
     from dataclasses import replace
 
     folder = new_run_folder("loader", now_utc(), output)
