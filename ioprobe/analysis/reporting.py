@@ -18,7 +18,7 @@ from ioprobe.diagnosis.ranks import (
     total_sentence,
     totals,
 )
-from ioprobe.diagnosis.recordings import shares_of
+from ioprobe.diagnosis.recordings import report_recording, shares_of
 from ioprobe.diagnosis.steady import cycles, steady, waits
 from ioprobe.diagnosis.types import Advice, Report, Timeline, WhatIfPoint
 from ioprobe.model.predict import predict
@@ -36,6 +36,8 @@ def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | N
     """Return the report of a run: everything but the measurements is computed here, anew."""
     if run.ranks:
         return _of_ranks(run, run_path, page_path)
+    if run.kind in ("profile", "attach"):
+        return report_recording(run, run_path, page_path)
     done = diagnose(run)
     loop = run.loop() or run.loader_alone()
     return Report(
