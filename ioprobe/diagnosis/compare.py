@@ -126,7 +126,8 @@ def compare(base: Run, new: Run, *, bands: CompareConfig | None = None, force: b
 
 def _caveats(base: Run, new: Run, judged: list[MetricChange]) -> list[Caveat]:
     caveats = []
-    if not any(change.paired for change in judged):
+    paired = any(change.paired for change in judged)
+    if not paired:
         caveats.append(
             Caveat(
                 "not-interleaved",
@@ -144,7 +145,7 @@ def _caveats(base: Run, new: Run, judged: list[MetricChange]) -> list[Caveat]:
                     f"other processes used {load.other_cores + load.steal_cores:.1f} of {load.cores:g} cores during "
                     f"the "
                     f"{word} run",
-                    "repeat on an idle host, or measure both in alternating rounds",
+                    "more rounds, or an idle host" if paired else "an idle host, or alternating rounds of both loaders",
                 )
             )
     return caveats

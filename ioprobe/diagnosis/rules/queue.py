@@ -8,6 +8,9 @@ from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 from ioprobe.units import format_count, format_seconds, format_share
 
+# Any sampler takes some microseconds; against a step that takes as few, that says nothing.
+NEGLIGIBLE_S = 5e-4
+
 
 @rule("IO104", "prefetch-too-shallow", needs="num_workers", key="prefetch_factor")
 def prefetch_too_shallow(facts: PipelineFacts) -> list[Finding] | Abstain:
@@ -116,7 +119,7 @@ def slow_sampler(facts: PipelineFacts) -> list[Finding] | Abstain:
     if facts.step_s is None:
         return Abstain("not known: time of the step (step_ms, or a run)")
     share = facts.sampler_s / max(facts.step_s, 1e-9)
-    if share < 0.05:
+    if share < 0.05 or facts.sampler_s < NEGLIGIBLE_S:
         return []
     return [
         Finding(
