@@ -113,9 +113,8 @@ def report(store: Store, names: Sequence[str], tolerance: float) -> None:
     """Print one line a workload and the totals against the targets."""
     burn_s = min((c.burn_s for c in store.cells()), default=0.0)
     every: list[Error] = []
-    print(
-        f"{'':18} {'':>3}  {'batch':>8}  {'repeat':>6}  throughput error: median/p95/max %          stall error: median/p95 points"
-    )
+    groups = "throughput error: median/p95/max %          stall error: median/p95 points"
+    print(f"{'':18} {'':>3}  {'batch':>8}  {'repeat':>6}  {groups}")
     header = f"{'workload':18} {'n':>3}  {'ms':>8}  {'%':>6}  {'replay':>15}  {'closed form':>11}  {'naive':>9}"
     print(f"{header}  {'replay':>10}  {'closed':>10}  {'naive':>10}  in 90%")
     for name in names:

@@ -378,3 +378,15 @@ def _all() -> dict[str, Workload]:
 
 
 WORKLOADS = _all()
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``make_NAME`` as a factory of that workload's loader (``make_long_tail_cpu``), for ``ioprobe tune``."""
+    workload = WORKLOADS.get(name.removeprefix("make_").replace("_", "-"))
+    if not name.startswith("make_") or workload is None:
+        raise AttributeError(name)
+
+    def factory(num_workers: int = 2, prefetch_factor: int = 2, **more: Any) -> DataLoader[Any]:
+        return workload.loader(num_workers, prefetch_factor, **more)
+
+    return factory

@@ -1,0 +1,138 @@
+"""``ioprobe tune`` against the exhaustive grid that people measure by hand.
+
+    python benchmarks/tune.py --results tune-results              # all workloads; an hour and a half
+    python benchmarks/tune.py --only jpeg,lock --budget 25
+
+For each workload: every setting of the grid is measured in the loop with an emulated step, three times in turn, by
+plain DataLoaders; then ``ioprobe tune`` starts from num_workers=2 and prefetch_factor=2. Its pick's throughput comes
+from the grid, so both are judged by the same measurements. Repeats of one setting tell the grid's own noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from grid import Cell, Store, alone, measure
+from workloads import WORKLOADS, Workload, folder
+
+GRID = [(0, 2), *((w, p) for w in (1, 2, 3, 4, 6, 8) for p in (1, 2, 4))]
+"""(num_workers, prefetch_factor)."""
+STEP = 0.8
+"""Step time over the best drained time per batch."""
+REPETITIONS = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Tune against the grid, one workload."""
+
+    workload: str
+    pick: tuple[int, int]
+    best: tuple[int, int]
+    share: float
+    """Throughput at the pick over the grid's best [fraction]."""
+    noise: float
+    """Median over settings of largest over smallest repetition, minus 1 [fraction]."""
+    tune_s: float
+    grid_s: float
+    fewest: int
+    """Workers of the smallest setting within 2% of the best."""
+
+
+def grid(workload: Workload, store: Store, least_s: float, lock: Path | None) -> list[Cell]:
+    """Measure what is missing of a workload's grid, in turn, and return it."""
+
+    def missing(settings: list[tuple[int, int]], step_s: float, repetition: int) -> list[tuple[int, int]]:
+        done = [c.setting for c in store.cells() if c.workload == workload.name and c.repetition == repetition]
+        return [s for s in settings if (*s, step_s) not in done]
+
+    def run(settings: list[tuple[int, int]], step_s: float, repetition: int) -> None:
+        for workers, prefetch in missing(settings, step_s, repetition):
+            with alone(lock):
+                store.add(measure(workload, workers, prefetch, step_s, repetition, least_s))
+
+    run([(w, p) for w, p in GRID if p == 2], 0.0, 0)
+    drained = min(c.batch_s for c in store.cells() if c.workload == workload.name and not c.step_s)
+    step_s = round(STEP * drained, 5)
+    for repetition in range(REPETITIONS):
+        run(GRID, step_s, repetition)
+    return [c for c in store.cells() if c.workload == workload.name and c.step_s == step_s]
+
+
+def tune(target: str, step: list[str], budget_s: float, output: Path, lock: Path | None) -> dict[str, object]:
+    """Run ``ioprobe tune`` in a process of its own and return what it printed."""
+    words = [sys.executable, "-m", "ioprobe_cli", "tune", target, *step, "--budget", f"{budget_s:g}"]
+    words += ["--max-workers", "8", "--format", "json", "--quiet", "--output", str(output)]
+    with alone(lock):
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"tune of {target} failed: {done.stderr.strip()}")
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def judge(workload: Workload, cells: list[Cell], found: dict[str, object]) -> Outcome:
+    """Return how the pick compares, all by the grid's measurements."""
+    times: dict[tuple[int, int], list[float]] = {}
+    for cell in cells:
+        times.setdefault((cell.num_workers, cell.prefetch_factor), []).append(cell.batch_s)
+    middle = {setting: float(np.median(t)) for setting, t in times.items()}
+    best = min(middle, key=lambda s: middle[s])
+    settings = found["recommended"]["settings"]  # type: ignore[index]
+    pick = (settings["num_workers"], settings.get("prefetch_factor", 2))
+    nearest = min(middle, key=lambda s: (abs(s[0] - pick[0]), abs(s[1] - pick[1])))
+    good = [s for s in middle if middle[s] <= 1.02 * middle[best]]
+    return Outcome(
+        workload.name,
+        pick,
+        best,
+        middle[best] / middle[nearest],
+        float(np.median([max(t) / min(t) - 1 for t in times.values()])),
+        float(found["spent_s"]),  # type: ignore[arg-type]
+        sum(c.spent_s for c in cells),
+        min(s[0] for s in good),
+    )
+
+
+def line(o: Outcome) -> str:
+    """Return an outcome as a line of the table."""
+    return (
+        f"{o.workload:18}  {o.pick[0]:>2} x {o.pick[1]:<2}  {o.best[0]:>2} x {o.best[1]:<2}  {100 * o.share:>5.1f}%  "
+        f"{100 * o.noise:>5.1f}%  {o.fewest:>6}  {o.tune_s:>6.1f}  {o.grid_s:>6.1f}  {100 * o.tune_s / o.grid_s:>5.1f}%"
+    )
+
+
+def main() -> None:
+    """Measure what is missing, tune, and print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("tune-results"), help="folder to keep and go on from")
+    parser.add_argument("--only", default=",".join(WORKLOADS), help="workloads, by comma")
+    parser.add_argument("--budget", type=float, default=30.0, help="of ioprobe tune [s]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="least window of a setting of the grid")
+    parser.add_argument("--lock", type=Path, help="file to lock while measuring")
+    options = parser.parse_args()
+    store = Store(options.results)
+    folder()
+    print(f"{'':18}  workers x prefetch  of grid's          fewest  seconds")
+    header = f"{'workload':18}  {'pick':>6}  {'best':>7}  {'best':>6}  {'noise':>6}  {'at 2%':>6}"
+    print(f"{header}  {'tune':>6}  {'grid':>6}  share")
+    for name in options.only.split(","):
+        workload = WORKLOADS[name]
+        cells = grid(workload, store, options.seconds, options.lock)
+        kept = options.results / f"tune-{name}.json"
+        if not kept.exists():
+            target = f"{Path(__file__).with_name('workloads.py')}:make_{name.replace('-', '_')}"
+            step = ["--step-ms", f"{1e3 * cells[0].step_s:g}"]
+            output = options.results / f"run-{name}"
+            kept.write_text(json.dumps(tune(target, step, options.budget, output, options.lock)))
+        print(line(judge(workload, cells, json.loads(kept.read_text()))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
