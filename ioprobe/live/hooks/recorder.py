@@ -112,13 +112,24 @@ class LiveTrace(IteratorTrace):
         recorder = self._recorder
         self.add_next(call, done, cpu, ready)
         recorder.rows += 1
-        self.samples.append(float(count_samples(batch, self.batch_size)))
+        self.samples.append(self._count(batch))
         self.training.append(float(self._grad()))
         self.phase.append(float(phase))
         self.meeting_s.append(recorder.meetings.total_s)
         self.numbers.append(float(recorder.rows))
         if recorder.rows <= 4 or recorder.rows % 64 == 0:
             self.sizes.append(size_of(batch))
+
+    def _count(self, batch: Any) -> float:
+        """Return the samples in a batch; at once where its first tensor has the size that was asked for."""
+        kind = type(batch)
+        first = (
+            batch[0] if kind in (list, tuple) and batch else next(iter(batch.values()), None) if kind is dict else batch
+        )
+        shape = getattr(first, "shape", None)
+        if shape and shape[0] == self.batch_size:
+            return float(shape[0])
+        return float(count_samples(batch, self.batch_size))
 
     def resident(self, batch: Any) -> None:
         """A resident batch was handed back."""
