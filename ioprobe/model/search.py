@@ -104,6 +104,10 @@ def search(
     grid = _grid(profile, current, limits)
     found = [corrected(predict(profile, s, seed=seed), seen) for s in grid if s != current]
     allowed = [p for p in found if _fits(p, limits)]
+    # One batch ahead leaves no cushion for what no model knows; it is for hosts without room for two.
+    cushioned = [p for p in allowed if p.setting.prefetch_factor > 1 and p.setting.num_workers]
+    if cushioned:
+        allowed = [p for p in allowed if p.setting.prefetch_factor > 1 or not p.setting.num_workers]
     if _fits(here, limits):
         allowed.append(here)
     if not allowed:
