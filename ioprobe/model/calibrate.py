@@ -130,8 +130,14 @@ def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
         memory=_memory(source),
         waits_s=np.asarray(source.main.wait_s, dtype=np.float64)[skip:],
         measured=throughput(source),
+        foreign_share=_foreign_share(source, run),
         n=len(source.main.wait_s) - skip,
     )
+
+
+def _foreign_share(source: LoaderRun, run: Run) -> float:
+    load = source.load
+    return 0.0 if load is None else min(1.0, load.other_cores / max(1.0, run.host.usable_cores))
 
 
 def _setting(settings: LoaderSettings | None, step: StepCosts, source: LoaderRun) -> Setting:

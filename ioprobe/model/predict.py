@@ -15,6 +15,10 @@ from ioprobe.run import Caveat
 from ioprobe.stats import Estimate
 
 CONFIDENCE_90 = 1.645
+KNOWN_ERROR = {"step": 0.012, "workers": 0.03, "cores": 0.045, "main": 0.06, "storage": 0.05, "lock": 0.05}
+"""Standard error of the replay by what binds [fraction], from benchmarks/model.py on a quiet host."""
+NEIGHBOURS = 0.12
+"""The same for a host whose cores are all used by others [fraction], from repeats on such a host."""
 MOST_BATCHES = 3000
 """Batches of one replay at most; longer epochs have edges that hardly count."""
 
@@ -136,8 +140,10 @@ def _memory(profile: Profile, setting: Setting) -> tuple[float | None, float | N
 def _error(profile: Profile, setting: Setting, binding: str) -> float:
     """Standard error of a predicted rate [fraction]: the calibration's own and the model's known one."""
     own = profile.measured.relative_halfwidth / 1.96 if profile.measured is not None else 0.05
-    known = {"step": 0.008, "workers": 0.03, "cores": 0.04, "main": 0.05, "storage": 0.05, "lock": 0.05}[binding]
-    return math.hypot(min(own, 0.5) if binding != "step" else 0.0, known)
+    own = min(own, 0.5) if binding != "step" else 0.0
+    # Neighbours that were there when it was measured come and go.
+    neighbours = NEIGHBOURS * profile.foreign_share * (0.5 if binding == "step" else 1.0)
+    return math.hypot(own, KNOWN_ERROR[binding], neighbours)
 
 
 def _estimate(value: float, error: float, n: int) -> Estimate:

@@ -188,6 +188,8 @@ class Profile:
     """Mean time for which a worker was at a batch when it was measured [s]."""
     seen_alone: bool = False
     """Whether batches made with and without company were compared: then locks and contention are told apart."""
+    foreign_share: float = 0.0
+    """Share of the cores that other processes used while it was measured [fraction]."""
     n: int = 0
     """Batches that the calibration rests on."""
     caveats: tuple[Caveat, ...] = ()
