@@ -150,6 +150,10 @@ class Session:
         self._begin("load")
         if not is_factory(request.target):
             self._describe()
+        if self.company.member is not None:
+            # A factory that joins a process group waits there for the others: all children are up before it begins.
+            self.supervisor.start()
+            self.company.meet("load")
         run.facts = self.supervisor.load(
             protocol.Load(
                 target=request.target,

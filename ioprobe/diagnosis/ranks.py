@@ -272,7 +272,7 @@ def rank_summaries(run: Run) -> list[RankSummary]:
 
 def _summary(run: Run, seen: Steady | None, late: Late | None, text: str) -> RankSummary:
     is_late = late is not None and late.rank == run.rank
-    because = text if is_late else ""
+    because = text.partition(": ")[2] if is_late else ""
     if late is not None and not is_late:
         because = f"waits for rank {late.rank}"
     return RankSummary(

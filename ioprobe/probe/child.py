@@ -204,7 +204,7 @@ class Child:
             stop=self._stop,
             progress=self._progress,
             pacer=self._pacer(command.seconds) if command.coupled else None,
-            meetings=self._meetings if command.coupled else None,
+            meetings=self._meetings if command.coupled and self._together() else None,
         )
         result = self._meter.run()
         if self._meter.last_batch is not None:

@@ -52,8 +52,18 @@ class Event(msgspec.Struct, frozen=True):
     """Marked by the user (``record_function``) rather than an operator."""
 
 
-def trace(step: Callable[[Any], Any], following: Callable[[], Any], clock: Clock, steps: int) -> Shares | None:
-    """Run steps under ``torch.profiler`` and divide their time; None where the profiler cannot run."""
+def trace(
+    step: Callable[[Any], Any],
+    following: Callable[[], Any],
+    clock: Clock,
+    steps: int,
+    ready: Callable[[], object] | None = None,
+) -> Shares | None:
+    """Run steps under ``torch.profiler`` and divide their time; None where the profiler cannot run.
+
+    ``ready`` is called once the profiler is on: ranks whose profilers start at different speeds wait there for each
+    other, so that this does not count as communication.
+    """
     from torch.profiler import ProfilerActivity, profile, record_function
 
     kinds = ["CPU"] if clock.device_name == "cpu" else ["CPU", "CUDA", "XPU", "PrivateUse1"]
@@ -67,6 +77,8 @@ def trace(step: Callable[[Any], Any], following: Callable[[], Any], clock: Clock
         except RuntimeError:  # the step, or someone around it, is being profiled already
             return None
         try:
+            if ready is not None:
+                ready()
             with record_function(_MARK):
                 for batch in batches:
                     step(batch)

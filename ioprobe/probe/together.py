@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ _FIRST_POINTS = (2, 4)
 _WARM_STEPS = 3
 _FEWEST_STEPS, _MOST_STEPS = 5, 400
 _TRACED_STEPS = 5
+_PATIENCE_S = 10.0
 
 
 def connect(team: protocol.Team) -> Any:
@@ -136,7 +138,7 @@ def measure_step_together(
             if progress is not None:
                 progress("the step alone", clocks.now() - begun, seconds)
         clock.drain(block)
-        shares = step_parts.trace(step, following, clock, _TRACED_STEPS)
+        shares = step_parts.trace(step, following, clock, _TRACED_STEPS, lambda: _align(store))
         if shares is not None:
             result.parts_s = shares.seconds_per_step(sum(result.durations_s) / len(result.durations_s))
             result.parts_steps = shares.steps
@@ -151,3 +153,14 @@ def _agreed_steps(store: Any, rank: int, seconds: float, step_s: float) -> int:
         store.set("steps", str(count))
         return count
     return int(bytes(store.get("steps")))
+
+
+def _align(store: Any) -> None:
+    """Wait until all ranks are here."""
+    import torch.distributed
+
+    size = torch.distributed.get_world_size()
+    until = clocks.now() + _PATIENCE_S
+    store.add("aligned", 1)
+    while int(store.add("aligned", 0)) < size and clocks.now() < until:
+        time.sleep(0.001)
