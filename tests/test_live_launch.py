@@ -72,7 +72,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 def iterated(calls: list[tuple[float, float]], **more: Any) -> Iterated:
     n = len(calls)
-    columns = ("cpu_s", "sampler_s", "transport_s", "ready", "phase", "meeting_s")
+    columns = ("cpu_s", "sampler_s", "transport_s", "ready", "phase", "meeting_s", "own_s")
     rows = {name: [0.0] * n for name in columns}
     rows |= {"call_s": [c for c, _ in calls], "return_s": [r for _, r in calls], "samples": [4.0] * n}
     rows["number"] = [float(k) for k in range(n)]
@@ -137,6 +137,12 @@ def test_time_in_which_ranks_meet_belongs_to_the_step_before() -> None:
     rows = {"meeting_s": [0.0, 0.7, 1.0]}
     train = rows_of([iterated([(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)], ends=[6.0], end_calls=[6.0], rows=rows)])
     assert loop_of(train, [], {}, meetings=True).main.meeting_s == pytest.approx([0.7, 0.3, 0.0])
+
+
+def test_time_that_the_probe_itself_takes_is_taken_off_the_step() -> None:
+    rows = {"own_s": [0.0, 0.25, 0.25]}
+    train = rows_of([iterated([(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)], ends=[6.0], end_calls=[6.0], rows=rows)])
+    assert loop_of(train, [], {}, meetings=False).main.step_s == [0.75, 1.0, 1.0]
 
 
 def test_phases_change_after_counts_of_the_training_loader() -> None:

@@ -16,18 +16,7 @@ from ioprobe.live.journals import Iterated
 from ioprobe.run import MainBatches
 from ioprobe.stats import Floats
 
-_COLUMNS = (
-    "call_s",
-    "return_s",
-    "cpu_s",
-    "sampler_s",
-    "transport_s",
-    "ready",
-    "samples",
-    "phase",
-    "meeting_s",
-    "number",
-)
+_COLUMNS = ("cpu_s", "sampler_s", "transport_s", "ready", "samples", "phase", "meeting_s", "number", "own_s")
 
 
 @dataclass
@@ -118,7 +107,7 @@ def loop_of(rows: Rows, others: list[Iterated], idle_s: dict[int, float], *, mee
     wait = np.asarray([rows.return_s[k] - rows.call_s[k] + rows.opening_s[k] for k in use])
     step = np.asarray([rows.next_s[k] - rows.return_s[k] for k in use])
     nested, lockstep = _others(came, came + step, others)
-    step = np.maximum(0.0, step - nested - lockstep)
+    step = np.maximum(0.0, step - nested - lockstep - _growth(rows, use, "own_s"))
     wait = wait + lockstep
     call = np.concatenate([[0.0], np.cumsum(wait + step)[:-1]]) if len(use) else np.zeros(0)
     first = [j for j, k in enumerate(use) if j and rows.epoch[k] != rows.epoch[use[j - 1]]]
@@ -138,7 +127,7 @@ def loop_of(rows: Rows, others: list[Iterated], idle_s: dict[int, float], *, mee
         samples=[int(v) for v in column("samples")],
         ready=[int(v) for v in column("ready")],
         epoch=[numbers[rows.epoch[k]] for k in use],
-        meeting_s=_meetings(rows, use) if meetings else [],
+        meeting_s=_growth(rows, use, "meeting_s") if meetings else [],
     )
     edges = [float(wait[j]) for j in first]
     return Loop(main, came, call + wait, edges, float(lockstep.sum()), float(nested.sum()))
@@ -171,8 +160,9 @@ def _idle(numbers: list[float], idle_s: dict[int, float]) -> list[float]:
     return [0.0, *before[:-1]]
 
 
-def _meetings(rows: Rows, use: list[int]) -> list[float]:
-    totals = rows.columns["meeting_s"]
+def _growth(rows: Rows, use: list[int], name: str) -> list[float]:
+    """Return by how much a running total grew from each batch to the next one [s]."""
+    totals = rows.columns[name]
     return [max(0.0, totals[k + 1] - totals[k]) if k + 1 < len(totals) else 0.0 for k in use]
 
 

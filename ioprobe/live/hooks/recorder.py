@@ -45,6 +45,7 @@ _COLUMNS = (
     "phase",
     "meeting_s",
     "number",
+    "own_s",
 )
 
 
@@ -60,6 +61,7 @@ class LiveTrace(IteratorTrace):
         self.phase: list[float] = []
         self.meeting_s: list[float] = []
         self.numbers: list[float] = []
+        self.own_s: list[float] = []
         self.sizes: list[tuple[int, int]] = []
         self.stacks_written = False
         self._recorder = recorder
@@ -87,6 +89,7 @@ class LiveTrace(IteratorTrace):
             recorder.resident = batch
         if self.return_s and self.return_s[-1] - recorder.flushed_s > _FLUSH_S:
             recorder.flush()
+            recorder.own_s += now() - recorder.flushed_s
         return batch
 
     def observe(self, iterator: Any, original: Callable[[Any], Any], phase: int) -> Any:
@@ -117,6 +120,7 @@ class LiveTrace(IteratorTrace):
         self.phase.append(float(phase))
         self.meeting_s.append(recorder.meetings.total_s)
         self.numbers.append(float(recorder.rows))
+        self.own_s.append(recorder.own_s)
         if recorder.rows <= 4 or recorder.rows % 64 == 0:
             self.sizes.append(size_of(batch))
 
@@ -150,6 +154,7 @@ class LiveTrace(IteratorTrace):
             self.phase,
             self.meeting_s,
             self.numbers,
+            self.own_s,
         )
         taken: dict[str, list[float]] = {}
         lists: Any = columns
@@ -180,6 +185,8 @@ class LiveRecorder(Recorder):
         self.device = DeviceIdle()
         self.resident: Any = None
         self.rows = 0
+        self.own_s = 0.0
+        """Spent writing, so that it can be taken off the steps in which it fell [s]."""
         self.flushed_s = now()
         self._journal: Journal | None = None
         self._sampler: StackSampler | None = None
