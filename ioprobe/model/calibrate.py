@@ -391,19 +391,27 @@ def _main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun]) -> Main
         return MainCosts(dispatch_cpu_s=max(drawn, cpu - float(rows.cpu_s.mean())), release_s=release)
     receive = min(received, max(0.0, cpu - drawn - BOOKKEEPING_S))
     busy = max(0.0, received - receive)
-    idle = busy
-    for other in loaders:
-        beside = rows_of(other) if other is not source and other.coupled else None
-        if beside is not None and beside.crowd.mean() < 0.5 * rows.crowd.mean() and other.main.transport_s:
-            quiet = _mean(other.main.transport_s, steady_start(other))
-            idle = min(busy, max(0.0, quiet - receive))
+    dispatch = max(drawn, cpu - receive)
+    ready = [r for m in loaders if m.coupled and m.name == source.name and (r := _ready_wait(m)) is not None]
+    idle = max(0.0, min(ready) - receive - dispatch) if ready else busy
+    busy = max(busy, idle)
     return MainCosts(
         receive_cpu_s=receive,
         receive_busy_s=busy,
         receive_idle_s=idle,
-        dispatch_cpu_s=max(drawn, cpu - receive),
+        dispatch_cpu_s=dispatch,
         release_s=release,
     )
+
+
+def _ready_wait(loop: LoaderRun) -> float | None:
+    """Return the usual wait for a batch that lies ready [s]: all of it is handling; None where none did."""
+    skip = steady_start(loop)
+    waits = [w for w, ready in zip(loop.main.wait_s[skip:], loop.main.ready[skip:], strict=False) if ready > 0]
+    settings = loop.settings
+    if len(waits) < LEAST_BATCHES or settings is None or not settings.num_workers:
+        return None
+    return float(np.median(waits))
 
 
 def _mean(values: list[float], skip: int) -> float:

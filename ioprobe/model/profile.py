@@ -88,9 +88,9 @@ class MainCosts:
     receive_cpu_s: float = 0.0
     """CPU for receiving and rebuilding a batch."""
     receive_busy_s: float = 0.0
-    """Blocked while receiving from a worker that computes (its threads fight for the GIL)."""
+    """Blocked while receiving from a worker that computes (its threads fight for the GIL), or with no core free."""
     receive_idle_s: float = 0.0
-    """The same from a worker that idles or sleeps."""
+    """The same from a worker that idles or sleeps: what a batch that lies ready costs beyond CPU."""
     dispatch_cpu_s: float = 0.0
     """Sampler, giving out the next task, bookkeeping."""
     release_s: float = 0.0

@@ -48,6 +48,7 @@ class System:
     feed_cpu_s: float = 0.0
     receive_cpu_s: float = 0.0
     receive_busy_s: float = 0.0
+    """Blocked for the worker's side of the hand-over: it computes, or no core is free."""
     receive_idle_s: float = 0.0
     dispatch_cpu_s: float = 0.0
     release_s: float = 0.0
@@ -465,7 +466,9 @@ class _Engine:
                 return
         if self.results and not self.wait_full:
             w, task = self.results.popleft()
-            blocked = self.s.receive_busy_s if self.computing[w] else self.s.receive_idle_s
+            # The worker's side of the hand-over needs its GIL and a core.
+            busy = self.computing[w] or self.load >= self.s.cores
+            blocked = self.s.receive_busy_s if busy else self.s.receive_idle_s
             if task < 0:
                 self._exhausted(w)
             elif blocked:
