@@ -147,3 +147,32 @@ FOR_FAILURE: dict[str, RemedyText] = {
     ),
     "killed": RemedyText("IO201", "use fewer workers or a smaller prefetch_factor, or give the job more memory", ""),
 }
+
+GENERAL: tuple[RemedyText, ...] = (
+    RemedyText(
+        "IO600",
+        "change nothing in the loader: the step, not the input, limits the job",
+        "the step gets faster (another accelerator, mixed precision, a smaller model): then measure again",
+    ),
+    RemedyText(
+        "IO601",
+        "set num_workers, prefetch_factor or persistent_workers to the best setting of the loader model",
+        "the training host has other cores, storage or neighbours than the one measured",
+    ),
+    RemedyText(
+        "IO602",
+        "use fewer workers: the model says that they are as fast, with less memory and fewer processes",
+        "the loader is to serve a faster step soon",
+    ),
+)
+"""Advice that comes from the loader model rather than from one cause."""
+
+
+def advice_of(code: str) -> RemedyText | None:
+    """Return what a code of advice means; None where no advice has it.
+
+    >>> advice_of("IO611").action.startswith("decode less")
+    True
+    """
+    texts = (*FOR_FINDING.values(), *FOR_LIMIT.values(), *FOR_FAILURE.values(), *GENERAL)
+    return next((text for text in texts if text.code == code), None)

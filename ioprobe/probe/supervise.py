@@ -25,6 +25,7 @@ Progress = Callable[[str, float, float], None]
 
 _START_S = 60.0
 _GRACE_S = 0.5
+_TRACKERS_S = 1.5
 _SHM = Path("/dev/shm")
 
 
@@ -194,14 +195,17 @@ class Supervisor:
         try:
             process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            pass
-        pids |= _descendants(process.pid)
-        # The group first: it also holds children that were orphaned; then those that left the group.
+            process.kill()
+        pids |= _session_of(process.pid)
+        # Python's resource trackers go last: they unlink the semaphores of processes that were killed.
+        trackers = {pid for pid in pids if _is_tracker(pid)}
+        for pid in pids - trackers:
+            _kill(pid)
+        deadline = time.monotonic() + _TRACKERS_S
+        while any(_alive(pid) for pid in trackers) and time.monotonic() < deadline:
+            time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        for pid in pids - {process.pid}:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5.0)
         _remove_shared_memory(pids)
@@ -336,6 +340,35 @@ def _descendants(pid: int) -> set[int]:
         return {p.pid for p in psutil.Process(pid).children(recursive=True)}
     except psutil.Error:
         return set()
+
+
+def _session_of(leader: int) -> set[int]:
+    """Return the processes of a session, also those whose parents are gone."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            if os.getsid(int(place.name)) == leader:
+                found.add(int(place.name))
+    return found
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _remove_shared_memory(pids: set[int]) -> None:
