@@ -8,7 +8,10 @@ fetcher's ``collate_fn`` is wrapped, in the worker process only.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
+from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from ioprobe.instrument.batches import size_of
@@ -98,15 +101,22 @@ class BatchClock:
 class _IndexQueue:
     """The worker's index queue, with a look at the clock before and after each get."""
 
-    def __init__(self, queue: Any, clock: BatchClock) -> None:
-        self._queue, self._clock = queue, clock
+    def __init__(self, queue: Any, clock: BatchClock, main_pid: int) -> None:
+        self._queue, self._clock, self._main_pid = queue, clock, main_pid
         self._waiting = False
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         if not self._waiting:  # PyTorch polls every few seconds; idle counts from the first poll
             self._clock.asked()
             self._waiting = True
-        task = self._queue.get(*args, **kwargs)
+        try:
+            task = self._queue.get(*args, **kwargs)
+        except Empty:
+            # PyTorch compares its parent with the one at start: a worker whose main process died before that
+            # would wait for ever.
+            if not Path(f"/proc/{self._main_pid}").exists() and Path("/proc/self").exists():
+                os._exit(0)
+            raise
         self._waiting = False
         self._clock.got()
         return task
@@ -141,12 +151,13 @@ class WorkerEntry:
 
     def __init__(self, module: str, ring: Ring, stacks_hz: float, loop: Callable[..., None] | None = None) -> None:
         self._module, self._ring, self._hz, self._loop = module, ring, stacks_hz, loop
+        self._main_pid = os.getpid()
 
-    def __getstate__(self) -> tuple[str, Ring, float]:
-        return self._module, self._ring, self._hz
+    def __getstate__(self) -> tuple[str, Ring, float, int]:
+        return self._module, self._ring, self._hz, self._main_pid
 
-    def __setstate__(self, state: tuple[str, Ring, float]) -> None:
-        self._module, self._ring, self._hz = state
+    def __setstate__(self, state: tuple[str, Ring, float, int]) -> None:
+        self._module, self._ring, self._hz, self._main_pid = state
         self._loop = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -156,7 +167,7 @@ class WorkerEntry:
         bound = inspect.signature(loop).bind(*args, **kwargs)
         worker = int(bound.arguments["worker_id"])
         clock = BatchClock(self._ring, worker)
-        bound.arguments["index_queue"] = _IndexQueue(bound.arguments["index_queue"], clock)
+        bound.arguments["index_queue"] = _IndexQueue(bound.arguments["index_queue"], clock, self._main_pid)
         bound.arguments["data_queue"] = _ResultQueue(bound.arguments["data_queue"], clock)
         time_collate(clock)
         sampler = None
