@@ -12,6 +12,7 @@ from ioprobe.model.contention import (
     Company,
     company,
     in_main_process,
+    like_for_like,
     lock_share,
     rise_together,
     workers_differ,
@@ -217,7 +218,7 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
     )
-    profile = _with_inline(profile, source, run)
+    profile = _with_inline(profile, source, rows, run)
     if with_others is not None:
         profile = _with_contention(profile, rows, source, with_others)
     if not profile.adaptable:
@@ -228,7 +229,8 @@ def _with_rows(base: Profile, source: LoaderRun, rows: Rows, more: list[Rows], r
         step_s=0.0 if drained or not step.size else float(step.mean())
     )
     second = _second(run, source)
-    if with_others is None and profile.inline_blocked_s is not None and crew > 1:
+    # Where workers differ by themselves, one batch in the main process tells nothing of a queue.
+    if with_others is None and profile.inline_blocked_s is not None and crew > 1 and not profile.by_worker:
         with_others = in_main_process(rows, profile.inline_cpu_s or 0.0, profile.inline_blocked_s)
         profile = replace(profile, seen_alone=True)
     if second is not None and with_others is None:
@@ -254,13 +256,13 @@ def _alike_cached(a: LoaderRun, b: LoaderRun) -> bool:
     return max(read) < LITTLE_BYTES or min(read) > 0.5 * max(read)
 
 
-def _with_inline(profile: Profile, source: LoaderRun, run: Run) -> Profile:
+def _with_inline(profile: Profile, source: LoaderRun, crowded: Rows, run: Run) -> Profile:
     """Add what a measurement without workers says: no shared memory is filled, no core is shared."""
     for m in run.loaders:
         inline = m.settings is not None and not m.settings.num_workers and m.failure is None and m.name == source.name
         rows = rows_of(m) if inline and m is not source and _alike_cached(m, source) else None
         if rows is not None and rows.size >= LEAST_BATCHES // 2:
-            cpu, blocked = float(rows.cpu_s.mean()), float(rows.blocked_s.mean())
+            cpu, blocked = like_for_like(crowded, rows)
             release = _mean(m.main.release_s, 1)
             return replace(profile, inline_cpu_s=cpu, inline_blocked_s=blocked, inline_release_s=release)
     return profile

@@ -55,6 +55,27 @@ def in_main_process(crowded: Rows, cpu_s: float, blocked_s: float) -> Company:
     return Company(1.0, growth, cpu_s, blocked_s, crowded.size)
 
 
+def like_for_like(crowded: Rows, other: Rows) -> tuple[float, float]:
+    """Return mean CPU and blocked time of another measurement's batches, as if it had seen the same batches [s].
+
+    A short measurement may catch more or fewer of the slow batches. Where task
+    numbers tell which data it was, the same batches are compared; else means are
+    taken as they are.
+    """
+    cpu, blocked = float(other.cpu_s.mean()), float(other.blocked_s.mean())
+    _, mine, theirs = np.intersect1d(crowded.index, other.index, return_indices=True)
+    if mine.size < LEAST_PAIRS or (crowded.index < 0).any():
+        return cpu, blocked
+    same, seen = crowded.only(mine), other.only(theirs)
+    cpu *= _ratio(crowded.cpu_s, same.cpu_s) * _ratio(seen.cpu_s, other.cpu_s)
+    blocked *= _ratio(crowded.blocked_s, same.blocked_s) * _ratio(seen.blocked_s, other.blocked_s)
+    return cpu, blocked
+
+
+def _ratio(a: Floats, b: Floats) -> float:
+    return float(a.mean() / b.mean()) if b.mean() > 0 else 1.0
+
+
 def _same_batches(crowded: Rows, other: Rows) -> Company | None:
     """Compare pairs of one batch. Within one measurement nothing is compared: long batches have more company."""
     together = crowded.only(np.flatnonzero((crowded.crowd > 2 * ALONE) & (crowded.index >= 0)))

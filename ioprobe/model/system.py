@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ioprobe.model.profile import Floats, Profile, Setting
@@ -125,12 +127,27 @@ def _inline_demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats,
         if not profile.serial.uses_cpu:
             blocked = blocked + own
     if profile.inline_cpu_s is not None and profile.inline_blocked_s is not None:
-        cpu = cpu * (profile.inline_cpu_s / max(1e-9, float(np.mean(profile.fetch_cpu_s + profile.collate_cpu_s))))
-        was = float(np.mean(blocked)) * x.storage_x
+        # The measured batches' own pattern, at the level seen in the main process. Where workers differ, only the
+        # fastest one's batches are replayed, so they set the level.
+        chosen = _fastest(profile)
+        cpu = cpu * (
+            profile.inline_cpu_s / max(1e-9, float(np.mean((profile.fetch_cpu_s + profile.collate_cpu_s)[chosen])))
+        )
+        was = float(np.mean(blocked[chosen])) * x.storage_x
         blocked = blocked * (profile.inline_blocked_s / was) if was > 0 else blocked + profile.inline_blocked_s
     if x.storage_bytes_per_s and profile.memory.batch_bytes:
         blocked = np.maximum(blocked, profile.memory.batch_bytes / x.storage_bytes_per_s)
     return cpu, blocked, np.zeros_like(cpu)
+
+
+def _fastest(profile: Profile) -> Any:
+    """Return which batches the fastest worker made, all where workers are alike."""
+    if not profile.by_worker:
+        return slice(None)
+    wall = profile.fetch_cpu_s + profile.fetch_blocked_s + profile.collate_cpu_s + profile.collate_blocked_s
+    crew = np.unique(profile.worker)
+    best = crew[int(np.argmin([wall[profile.worker == w].mean() for w in crew]))]
+    return np.asarray(profile.worker == best)
 
 
 def _resize(cpu: Floats, blocked: Floats, serial: Floats, factor: float) -> tuple[Row, ...]:
