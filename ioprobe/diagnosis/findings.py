@@ -211,6 +211,10 @@ def _transport(e: Evidence) -> Finding | None:
     in_main = share + loop_release
     if max(share, feeder) < 0.3 and loop_release < 0.2:
         return None
+    # Workers that never run out of work are the limit themselves: receiving then mostly waits for a busy worker to
+    # pass its descriptors on.
+    if costs is not None and costs.idle_share < 0.2 and loop_release < 0.2:
+        return None
     run = e.run.loader_alone()
     size = run.batch_bytes if run else None
     text = (
