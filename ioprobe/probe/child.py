@@ -91,8 +91,14 @@ class Child:
         for line in self._commands:
             command = decode(line)
             if isinstance(command, protocol.Where):
-                in_step = self._meter is not None and self._meter.in_step
-                self.send("where", text=main_thread_line(), hint="step" if in_step else "")
+                meter = self._meter
+                self.send(
+                    "where",
+                    text=main_thread_line(),
+                    workers=meter.worker_places() if meter is not None else [],
+                    batches=len(meter.rows.call_s) if meter is not None else 0,
+                    in_step=meter is not None and meter.in_step,
+                )
             elif isinstance(command, protocol.Stop):
                 self._stop.set()
                 threading.Thread(target=self._partial, name="ioprobe-partial", daemon=True).start()

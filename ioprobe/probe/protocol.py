@@ -88,5 +88,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Where workers stand, as ``file:line in function (call)``."""
     batches: int = 0
     """Batches delivered so far."""
+    in_step: bool = False
+    """Whether the main thread is in the step, not waiting for a batch."""
     data: msgspec.Raw = msgspec.Raw(b"null")
     """The result, in its own type."""

@@ -286,16 +286,17 @@ class Supervisor:
     def _hangs(self, silence_s: float) -> ChildHangs:
         found = self._where()
         self.end()
-        workers = found.workers if found and self._phase in ("loop", "loader") else []
+        phase = "step" if found is not None and found.in_step else self._phase
+        workers = found.workers if found and phase in ("loop", "loader") else []
         where = workers[0] if workers else found.text if found else ""
-        what = {"factory": "the factory", "step": "the step"}.get(self._phase, "waiting for a batch")
+        what = {"factory": "the factory", "step": "the step"}.get(phase, "waiting for a batch")
         kind, hint = "hang", "raise --timeout if that is normal; 'ioprobe attach PID --dump' shows a live job's stacks"
         message = f"{what} showed no progress for {silence_s:.0f} s{_at(where, 'a worker stands' if workers else '')}"
         if workers and found and not found.batches and _NATIVE.search(workers[0]):
             kind = "fork-deadlock"
             message += ": no batch was ever delivered, as when a thread pool was in use before the workers were forked"
             hint = "use multiprocessing_context='forkserver' or 'spawn'"
-        return ChildHangs(Failure(phase=self._phase, kind=kind, message=message, where=where, hint=hint))
+        return ChildHangs(Failure(phase=phase, kind=kind, message=message, where=where, hint=hint))
 
     def _where(self) -> protocol.Event | None:
         """Ask where the child's threads stand; None where not even its control thread answers."""
