@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.errors import OutputError, RunFileError
+from ioprobe.plausible import complaint
 
 # History of the schema, newest last. Older files convert on load.
 # 1 (2026-11-28): first version.
@@ -611,9 +612,22 @@ def loads(data: bytes, name: str = "run file") -> Run:
             hint="upgrade ioprobe, or measure again with this version",
         )
     try:
-        return msgspec.json.decode(data, type=Run)
+        run = msgspec.json.decode(data, type=Run)
+        wrong = complaint(run, _TABLES)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFileError(f"run file '{name}' is damaged: {error}", hint="measure again") from None
+    if wrong is not None:
+        raise RunFileError(f"run file '{name}' is damaged: {wrong}", hint="measure again")
+    return run
+
+
+_TABLES: dict[type, frozenset[str]] = {
+    # A step or a loader that fails leaves its last row unfinished.
+    MainBatches: frozenset(
+        {"wait_cpu_s", "sampler_s", "transport_s", "release_s", "step_s", "device_idle_s", "ready", "meeting_s"}
+    ),
+    WorkerBatches: frozenset[str](),
+}
 
 
 class _Head(msgspec.Struct):

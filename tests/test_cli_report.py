@@ -12,7 +12,16 @@ import report_examples as examples
 from click.testing import CliRunner
 
 from ioprobe.diagnosis.types import Report
-from ioprobe.run import Host, Run, Workload, dumps
+from ioprobe.run import (
+    Host,
+    LoaderRun,
+    LoaderSettings,
+    MainBatches,
+    Run,
+    Workload,
+    dumps,
+    loads,
+)
 from ioprobe_cli.main import cli, run
 
 
@@ -71,3 +80,44 @@ def test_a_damaged_run_is_no_verdict(capsys: pytest.CaptureFixture[str], tmp_pat
     (tmp_path / "run.json").write_text('{"schema": 1, "kind"')
     assert run(["report", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("Error: cannot read run file")
+
+
+def _measured(usable_cores: float = 2.0, num_workers: int = 2, **columns: list[float]) -> bytes:
+    rows = MainBatches(**{"call_s": [0.0, 1.0], "wait_s": [0.1, 0.1], "samples": [8, 8], "epoch": [0, 0]} | columns)
+    loader = LoaderRun(coupled=True, settings=LoaderSettings(num_workers=num_workers), main=rows)
+    host, created_at = Host(usable_cores=usable_cores), "2026-11-28T01:02:03Z"
+    made = Run(kind="analyze", created_at=created_at, version="0.1.0", host=host, workload=Workload(), loaders=[loader])
+    return dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (_measured(wait_s=[0.1]), "columns differ in length - at `$.loaders[0].main`"),
+        (_measured(step_s=[0.1, 0.1, 0.1]), "columns differ in length - at `$.loaders[0].main`"),
+        (_measured(call_s=[0.0, 1e300]), "1e+300 cannot be - at `$.loaders[0].main.call_s`"),
+        (_measured(wait_s=[0.1, -5.0]), "-5 cannot be - at `$.loaders[0].main.wait_s`"),
+        (_measured(num_workers=10**15), "1e+15 cannot be - at `$.loaders[0].settings.num_workers`"),
+        (_measured(usable_cores=-1.0), "-1 cannot be - at `$.host.usable_cores`"),
+    ],
+)
+def test_figures_that_nothing_measures_are_damage(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, fault: str
+) -> None:
+    (tmp_path / "run.json").write_bytes(data)
+    for command in ("report", "predict"):
+        assert run([command, str(tmp_path)]) == 2
+        assert capsys.readouterr().err == (
+            f"Error: run file '{tmp_path}/run.json' is damaged: {fault}\nHint: measure again\n"
+        )
+
+
+def test_a_step_that_failed_may_leave_its_row_unfinished() -> None:
+    assert loads(_measured(step_s=[0.1])).loaders[0].main.step_s == [0.1]
+
+
+def test_a_name_cannot_break_the_line_or_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "no\x1b[31m\nsuch"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "Error: cannot read run file 'no\\x1b[31m\\nsuch': No such file or directory"
+    )

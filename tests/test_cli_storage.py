@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -191,18 +192,19 @@ def test_the_table_shows_figures_caveats_and_failures_exactly() -> None:
     ]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_keeps_what_was_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ioprobe.probe import storage
 
-    for number in range(20):
-        (tmp_path / f"{number}.jpg").write_bytes(os.urandom(2000))
+    for name in range(20):
+        (tmp_path / f"{name}.jpg").write_bytes(os.urandom(2000))
     real = storage._Phase.run
 
     def interrupted(self: object) -> object:
         if self.state == "warm":  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
         return real(self)  # type: ignore[arg-type]
 
     monkeypatch.setattr(storage._Phase, "run", interrupted)

@@ -398,3 +398,10 @@ def test_exact_estimates_have_no_spread() -> None:
     assert "±" not in render(
         table(StepRow(settings={}, step=StepRun(durations_s=[0.1]), loader_samples_per_s=exact(5.0)))
     )
+
+
+def test_a_table_that_was_interrupted_before_its_first_row_says_so() -> None:
+    assert [line.strip() for line in render(table(complete=False), unicode=False).splitlines() if line.strip()] == [
+        "STEP  t.py:make on Fake CPU",
+        "! Partial: it was interrupted.",
+    ]

@@ -13,6 +13,7 @@ from ioprobe import __version__
 from ioprobe.errors import IoprobeError
 from ioprobe_cli import commands
 from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
+from ioprobe_cli.output import one_line
 
 EPILOG = """Exit codes: 0 passed; 1 a budget or a rule failed; 2 no verdict (usage, unreadable input,
 undecided where a verdict was required, crash); 130 interrupted.
@@ -121,6 +122,6 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _complain(message: str, hint: str) -> None:
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {one_line(message)}", err=True)
     if hint:
-        click.echo(f"Hint: {hint}", err=True)
+        click.echo(f"Hint: {one_line(hint)}", err=True)

@@ -144,6 +144,17 @@ def write_stdout(text: str) -> None:
         click.echo(text, nl=False, color=True)
 
 
+def one_line(text: str) -> str:
+    r"""Return text without what breaks a line or steers a terminal: names and messages from outside hold anything.
+
+    >>> one_line("no file 'a\x1b[31m\nb'")
+    "no file 'a\\x1b[31m\\nb'"
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def terminal_width() -> int:
     """Return the columns of stdout's terminal, or those of a text file."""
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns

@@ -61,7 +61,8 @@ def render(table: StepTable, *, width: int = 100, color: bool = False, unicode: 
     where = table.host.cpu_model if device == "cpu" else ", ".join(table.host.accelerators) or device
     sheet.title("STEP", "bold blue", f"{table.source} on {where or device}")
     header, rows = _columns(table)
-    sheet.wide_table(header, rows)
+    if rows:
+        sheet.wide_table(header, rows)
     for row in table.rows:
         _details(sheet, row, figures(row, table.host), several=len(table.rows) > 1)
     if table.declared_flops:
