@@ -21,7 +21,7 @@ import pytest
 from made_runs import make_run, worker_batches
 
 from ioprobe.analysis import team as teams
-from ioprobe.analysis.ranks import data_rank, layout_of
+from ioprobe.analysis.ranks import culprits, data_rank, layout_of
 from ioprobe.analysis.reporting import report_from_run
 from ioprobe.analysis.team import Departure, Hello, PeerGone, Place, Team, place_of
 from ioprobe.diagnosis.ranks import counted, duplicate_reads, latest, storage_sentence, totals, why_late
@@ -240,6 +240,25 @@ def test_ranks_end_after_the_same_batch() -> None:
     assert 200 <= batch <= 290  # two seconds of 10 ms, and at most two points of 0.4 s more
 
 
+def test_the_loader_that_hangs_is_named_and_not_the_step_that_waits_for_it() -> None:
+    def act(team: Team) -> Any:
+        greet(team)
+        in_step = team.rank == 0
+        what = "the step" if in_step else "waiting for a batch"
+        team.leave(
+            Departure(
+                rank=team.rank,
+                kind="broken",
+                phase="step" if in_step else "loop",
+                message=f"{what} showed no progress for 60 s",
+            )
+        )
+        team.hand_over(b"")
+        return [(d.rank, d.message) for d in culprits(team, team.collect())] if team.rank == 0 else None
+
+    assert together(2, act)[0] == [(1, "waiting for a batch showed no progress for 60 s")]
+
+
 # Who is late
 
 
@@ -425,16 +444,6 @@ def test_a_killed_rank_is_named_and_the_others_end_with_a_partial_run(tmp_path: 
     saved = load(tmp_path / "out")
     assert not saved.complete
     assert saved.failures[0].kind == "rank-lost"
-    assert not left_behind(tmp_path)
-
-
-def test_a_hanging_loader_of_one_rank_is_named_and_not_the_step_that_waits_for_it(tmp_path: Path) -> None:
-    port = free_port()
-    args = ("analyze", f"{PIPELINES}:hanging", "--step", f"{PIPELINES}:together", "--seconds", "60", "--timeout", "12")
-    (code, _, err), (other, out, quiet) = ends([start(tmp_path, rank, 2, port, *args) for rank in range(2)])
-    assert (code, other) == (2, 2), err
-    assert "rank 1: waiting for a batch showed no progress for 12 s" in err
-    assert (out, quiet) == ("", "")
     assert not left_behind(tmp_path)
 
 

@@ -209,23 +209,23 @@ def combine(outcome: Outcome, team: Team) -> Run:
     """
     found = team.collect()
     run = outcome.run
-    culprits = _culprits(team, found)
+    left_first = culprits(team, found)
     if outcome.error is not None and not run.loaders:
         raise outcome.error
-    refused = next((d for d in culprits if d.kind == "error"), None)
+    refused = next((d for d in left_first if d.kind == "error"), None)
     if refused is not None and not run.loaders:
         raise TargetError(f"rank {refused.rank}: {refused.message}", hint=refused.hint)
     run.ranks = [unpack(found[rank]) for rank in sorted(found)]
     everyone = [run, *run.ranks]
-    run.complete = not culprits and all(r.complete for r in everyone)
-    if culprits:
+    run.complete = not left_first and all(r.complete for r in everyone)
+    if left_first:
         # That the others were stopped follows from it.
         run.failures = [f for f in run.failures if f.kind not in ("interrupted", _LOST)]
         run.failures[:0] = [
             Failure(
                 phase=d.phase or "loop", kind=_LOST, message=f"rank {d.rank}: {d.message}", hint=d.hint, where=d.where
             )
-            for d in culprits
+            for d in left_first
         ]
     elif any(d.kind == "interrupted" for d in team.departures.values()):
         run.failures = [f for f in run.failures if f.kind not in ("interrupted", _LOST)]
@@ -237,7 +237,7 @@ def combine(outcome: Outcome, team: Team) -> Run:
     return run
 
 
-def _culprits(team: Team, found: Mapping[int, bytes]) -> list[Departure]:
+def culprits(team: Team, found: Mapping[int, bytes]) -> list[Departure]:
     """Return who left first, so that the others had to stop; what follows from that is left out."""
     left = [d for d in team.departures.values() if d.kind in ("broken", "silent", "error")]
     known = {d.rank for d in team.departures.values()}

@@ -69,7 +69,7 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
     """Return the report of a job with several ranks: that of the rank which sets the pace, with all ranks beside it."""
     lead = leading(run)
     report = report_from_run(msgspec.structs.replace(lead, ranks=[]), run_path=run_path, page_path=page_path)
-    late = late_sentence(run)
+    late = told = late_sentence(run)
     if not late and lead is not run:
         late = f"rank {lead.rank} waits most for data; the figures are those of its loop"
     reasons = [text for text in (late, total_sentence(run), storage_sentence(run)) if text]
@@ -80,7 +80,7 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
         diagnosis=msgspec.structs.replace(report.diagnosis, reasons=[*reasons, *report.diagnosis.reasons]),
         partition=shares_of(partitions) if partitions else None,
         partitions=partitions,
-        ranks=rank_summaries(run),
+        ranks=rank_summaries(run, told),
         metrics={**totals(run), **report.metrics},
         caveats=[*run.caveats, *(c for c in report.caveats if c not in run.caveats)],
         failures=[*run.failures, *(f for f in report.failures if f not in run.failures)],

@@ -258,15 +258,20 @@ def storage_sentence(run: Run) -> str:
     return f"storage gives {points} rank{'s' if max(curve) > 1 else ''} that read at once; {more}"
 
 
-def rank_summaries(run: Run) -> list[RankSummary]:
-    """Return one line for each rank of a job with several; empty for one."""
+def rank_summaries(run: Run, told: str | None = None) -> list[RankSummary]:
+    """Return one line for each rank of a job with several; empty for one.
+
+    Args:
+        run: Rank 0's, with the others in it.
+        told: What :func:`late_sentence` gave, where that is at hand.
+    """
     if not run.ranks:
         return []
     runs = everyone(run)
     seen = [steady(r.loop()) for r in runs]
     if all(s is None for s in seen):
         return recorded_summaries(run)
-    late, text = latest(run), late_sentence(run)
+    late, text = latest(run), late_sentence(run) if told is None else told
     return [_summary(r, s, late, text) for r, s in zip(runs, seen, strict=True)]
 
 
