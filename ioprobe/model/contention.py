@@ -51,7 +51,7 @@ def in_main_process(crowded: Rows, cpu_s: float, blocked_s: float) -> Company:
 
     CPU is not compared: the main process fills no shared memory.
     """
-    growth = float(crowded.blocked_s.mean()) / blocked_s if blocked_s > 0 else math.inf
+    growth = float(crowded.fetch_blocked_s.mean()) / blocked_s if blocked_s > 0 else math.inf
     return Company(1.0, growth, cpu_s, blocked_s, crowded.size)
 
 
@@ -93,10 +93,11 @@ def _same_means(crowded: Rows, other: Rows) -> Company | None:
 def _compare(together: Rows, alone: Rows) -> Company | None:
     if min(alone.size, together.size) < LEAST_PAIRS:
         return None
-    cpu, blocked = float(alone.cpu_s.mean()), float(alone.blocked_s.mean())
+    # Collating waits for no storage; a thread that waits there waits for its own process's GIL.
+    cpu, blocked = float(alone.cpu_s.mean()), float(alone.fetch_blocked_s.mean())
     return Company(
         cpu_growth=_middle_ratio(together.cpu_s, alone.cpu_s),
-        blocked_growth=float(together.blocked_s.mean()) / blocked if blocked > 0 else 1.0,
+        blocked_growth=float(together.fetch_blocked_s.mean()) / blocked if blocked > 0 else math.inf,
         cpu_alone_s=cpu,
         blocked_alone_s=blocked,
         pairs=alone.size,

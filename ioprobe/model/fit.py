@@ -132,6 +132,8 @@ def fit_correction(profile: Profile, here: Setting) -> Profile:
         error = loader_rate(fitted, here) / profile.measured.value
         if abs(error - 1) < CLOSE:
             break
+        # Neighbours that took cores slowed this measurement; they are no trait of the loader.
+        error **= 1 - profile.foreign_share
         slowed = (1 + fitted.contention) * error - 1
         if binding == "cores" and profile.cores > 1 and fitted.correction == 1 and 0 <= slowed < MOST - 1:
             fitted = replace(fitted, contention=slowed)

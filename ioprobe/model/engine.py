@@ -1,0 +1,415 @@
+"""The event engine of :mod:`ioprobe.model.simulate`: clocks, queues and the handlers of every event."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from ioprobe.model.simulate import Event, Row, System, Trace
+
+SLICE_S = 1.5e-3
+"""How long a thread that has slept runs before it must share its core like any other [s]."""
+
+
+Handler = Callable[[Any], None]
+
+
+class Engine:
+    """One replay; :meth:`run` does it."""
+
+    def __init__(self, system: System, batches: int, record: bool, start_full: bool) -> None:
+        s = self.s = system
+        self.batches = batches
+        self.log: list[Event] | None = [] if record else None
+        self.t = self.v = 0.0
+        self.rate = 1.0
+        self.load = 0
+        self.main_runs = 0
+        self.cpu_used = 0.0
+        self.seq = 0
+        self.timed: list[tuple[float, int, Handler, Any]] = []
+        self.running: list[tuple[float, int, Handler, Any, int]] = []
+        n = s.num_workers
+        most = 2 * n + 2 + math.ceil(max(1.0, s.step_cpu_share))
+        self.rates = [[_rate(s, load, main) for load in range(most + 1)] for main in (0, 1)]
+        self.tasks: list[deque[int]] = [deque() for _ in range(n)]
+        self.outbox: list[deque[int]] = [deque() for _ in range(n)]
+        self.feeding = [False] * n
+        self.idle = [False] * n
+        self.computing = [False] * n
+        self.current = [0] * n
+        self.count = [0] * n
+        self.piece: list[Row] = [(0.0, 0.0, 0.0)] * n
+        self.left = [0] * n
+        self.outstanding = [0] * n
+        self.active = [True] * n
+        self.ended = [False] * n
+        self.servers = [0.0] * s.serial_channels
+        self.hand_over = s.serial_hand_over_s / s.segments
+        self.lock_busy = 0
+        self.lock_queue: deque[int] = deque()
+        self.results: deque[tuple[int, int]] = deque()
+        self.kept: set[int] = set()
+        self.owner: dict[int, int] = {}
+        self.started = [False] * n
+        self.waiting = False
+        self.wait_full = start_full
+        self.epoch = 0
+        self.sent = self.due = self.cycle = self.taken = 0
+        self.finished = self.most = 0
+        self.total = self._epoch_length()
+        self.calls: list[float] = []
+        self.returns: list[float] = []
+        self.ends: list[float] = []
+        self.indices: list[int] = []
+        self.epochs: list[int] = []
+        self.epoch_base = 0
+        self.stop = False
+
+    # -- clocks -----------------------------------------------------------
+
+    def run(self) -> Trace:
+        self.calls.append(0.0)
+        self._open_epoch(True)
+        timed, running = self.timed, self.running
+        while not self.stop and (timed or running):
+            rate = self.rate
+            at = self.t + (running[0][0] - self.v) / rate if running and rate > 0 else math.inf
+            if timed and timed[0][0] <= at:
+                at, _, handler, argument = heappop(timed)
+                self.v += (at - self.t) * rate
+                self.t = at
+            else:
+                if at == math.inf:
+                    break
+                self.v, _, handler, argument, width = heappop(running)
+                self.t = at
+                self.load -= width
+                self.rate = self.rates[self.main_runs][self.load]
+            handler(argument)
+        done = len(self.returns)
+        ends = self.ends + self.returns[len(self.ends) :]
+        return Trace(
+            np.array(self.calls[:done]),
+            np.array(self.returns),
+            np.array(ends[:done]),
+            np.array(self.indices, dtype=np.int64),
+            np.array(self.epochs, dtype=np.int64),
+            self.most,
+            self.cpu_used,
+            tuple(self.log or ()),
+        )
+
+    def _at(self, delay: float, handler: Handler, argument: Any) -> None:
+        self.seq += 1
+        heappush(self.timed, (self.t + delay, self.seq, handler, argument))
+
+    def _compute(self, demand: float, handler: Handler, argument: Any, width: int = 1) -> None:
+        """Run a job on the shared cores; ``width`` threads of it at once."""
+        self.cpu_used += demand * width
+        self.seq += 1
+        heappush(self.running, (self.v + demand, self.seq, handler, argument, width))
+        self.load += width
+        self.rate = self.rates[self.main_runs][self.load]
+
+    def _burst(self, demand: float, handler: Handler, argument: Any) -> None:
+        """Run the main process."""
+        if demand <= 0:
+            handler(argument)
+        elif self.s.main_first:
+            first = min(demand, SLICE_S)
+            self.cpu_used += first
+            self.main_runs = 1
+            self.rate = self.rates[1][self.load]
+            self._at(first, self._burst_over, (demand - first, handler, argument))
+        else:
+            self._compute(demand, handler, argument)
+
+    def _burst_over(self, what: tuple[float, Handler, Any]) -> None:
+        rest, handler, argument = what
+        self.main_runs = 0
+        self.rate = self.rates[0][self.load]
+        if rest > 0:
+            self._compute(rest, handler, argument)
+        else:
+            handler(argument)
+
+    # -- workers ----------------------------------------------------------
+
+    def _ready(self, w: int) -> None:
+        self.started[w] = True
+        self.idle[w] = True
+        if self.tasks[w]:
+            self._begin(w)
+
+    def _begin(self, w: int) -> None:
+        self.idle[w] = False
+        task = self.tasks[w].popleft()
+        k = self.count[w]
+        self.count[w] = k + 1
+        self.current[w] = task
+        rows = self.s.rows
+        if len(rows) == 1:
+            series = rows[0]
+            row = series[(self.epoch_base + task) % len(series)]
+        else:
+            series = rows[w % len(rows)]
+            row = series[(k + w // len(rows)) % len(series)]
+        limit = self.s.worker_batches
+        if limit is not None and k >= limit[w % len(limit)]:
+            # The end of its data is a message like a batch; what else was asked of it is never answered.
+            if not self.ended[w]:
+                self.ended[w] = True
+                self.current[w] = -1
+                self._at(0.0, self._made, w)
+            return
+        if self.log is not None:
+            self.log.append(Event(self.t, "start", w, task))
+        cpu, blocked, serial = row
+        if k == 0 and self.s.first_extra_s:
+            cpu += self.s.first_extra_s
+        if blocked or serial:
+            n = self.s.segments
+            self.piece[w] = (cpu / n, blocked / n, serial / n)
+            self.left[w] = n
+            self._block(w)
+        else:
+            self.computing[w] = True
+            self._compute(cpu, self._made, w)
+
+    def _block(self, w: int) -> None:
+        _, blocked, serial = self.piece[w]
+        self.computing[w] = False
+        if not serial:
+            self._at(blocked, self._unblocked, w)
+        elif self.s.serial_uses_cpu:
+            if self.lock_busy < self.s.serial_channels:
+                self.lock_busy += 1
+                self._compute(serial, self._unlock, w)
+            else:
+                self.lock_queue.append(w)
+        else:
+            free = heappop(self.servers)
+            done = self.t + serial if free <= self.t else free + serial + self.hand_over
+            heappush(self.servers, done)
+            self._at(done - self.t + blocked, self._unblocked, w)
+
+    def _unlock(self, w: int) -> None:
+        if self.lock_queue:
+            following = self.lock_queue.popleft()
+            self._compute(self.piece[following][2] + self.hand_over, self._unlock, following)
+        else:
+            self.lock_busy -= 1
+        blocked = self.piece[w][1]
+        if blocked:
+            self._at(blocked, self._unblocked, w)
+        else:
+            self._unblocked(w)
+
+    def _unblocked(self, w: int) -> None:
+        self.left[w] -= 1
+        self.computing[w] = True
+        self._compute(self.piece[w][0], self._block if self.left[w] else self._made, w)
+
+    def _made(self, w: int) -> None:
+        task = self.current[w]
+        if task >= 0:
+            self.finished += 1
+            self.most = max(self.most, self.finished)
+            if self.log is not None:
+                self.log.append(Event(self.t, "made", w, task))
+        self.computing[w] = False
+        # The queue's own thread sends the batch off while the worker goes on.
+        if self.tasks[w] and not self.ended[w]:
+            self._begin(w)
+        else:
+            self.idle[w] = not self.ended[w]
+        if not self.s.feed_cpu_s:
+            self._arrive(w, task)
+        elif self.feeding[w]:
+            self.outbox[w].append(task)
+        else:
+            self.feeding[w] = True
+            self._compute(self.s.feed_cpu_s, self._fed, (w, task))
+
+    def _fed(self, what: tuple[int, int]) -> None:
+        w, task = what
+        if self.outbox[w]:
+            self._compute(self.s.feed_cpu_s, self._fed, (w, self.outbox[w].popleft()))
+        else:
+            self.feeding[w] = False
+        self._arrive(w, task)
+
+    def _arrive(self, w: int, task: int) -> None:
+        self.results.append((w, task))
+        if self.waiting and not (self.wait_full and self.finished < self.sent):
+            self.waiting = self.wait_full = False
+            self._next(None)
+
+    # -- main process -----------------------------------------------------
+
+    def _epoch_length(self) -> int:
+        if self.s.worker_batches is not None:
+            return sum(self.s.worker_batches[w % len(self.s.worker_batches)] for w in range(self.s.num_workers))
+        return self.s.batches_per_epoch or (1 << 60)
+
+    def _open_epoch(self, spawn: bool) -> None:
+        n = self.s.num_workers
+        self.epoch_base = len(self.returns)
+        self.sent = self.due = self.cycle = self.taken = 0
+        self.count = [0] * n if spawn or self.s.worker_batches is not None else self.count
+        self.active = [True] * n
+        self.ended = [False] * n
+        self.outstanding = [0] * n
+        self.tasks = [deque() for _ in range(n)]
+        self.owner.clear()
+        self.kept.clear()
+        self.results.clear()
+        if spawn:
+            self.started = [False] * n
+            self.idle = [False] * n
+            self._spawn(0)
+        else:
+            self._prime(None)
+
+    def _spawn(self, w: int) -> None:
+        if w:
+            self._at(self.s.init_s, self._ready, w - 1)
+        if w < self.s.num_workers:
+            self._burst(self.s.start_s, self._spawn, w + 1)
+        else:
+            self._prime(None)
+
+    def _prime(self, _: None) -> None:
+        for _i in range(self.s.num_workers * self.s.prefetch_factor):
+            self._send()
+        self._next(None)
+
+    def _send(self) -> None:
+        """Give out one task, as ``_try_put_index`` does."""
+        s, n = self.s, self.s.num_workers
+        if s.worker_batches is None and self.sent >= self.total:
+            return
+        for _ in range(n):
+            w = self.cycle % n
+            self.cycle += 1
+            if self.active[w] and (s.in_order or self.outstanding[w] < s.prefetch_factor):
+                break
+        else:
+            return
+        task = self.sent
+        self.sent += 1
+        self.owner[task] = w
+        self.outstanding[w] += 1
+        if self.log is not None:
+            self.log.append(Event(self.t, "send", w, task))
+        self.tasks[w].append(task)
+        if self.idle[w]:
+            self._begin(w)
+
+    def _next(self, _: None) -> None:
+        if self.s.in_order:
+            # Tasks of workers that ran out of data are skipped, unless their batch has come.
+            while self.s.worker_batches is not None and self.due < self.sent and self.due not in self.kept:
+                if self.active[self.owner[self.due]]:
+                    break
+                self.due += 1
+            if self.due in self.kept:
+                self.kept.discard(self.due)
+                self._burst(self.s.dispatch_cpu_s, self._deliver, self.due)
+                return
+        if self.results and not self.wait_full:
+            w, task = self.results.popleft()
+            # The worker's side of the hand-over needs its GIL and a core.
+            busy = self.computing[w] or self.load >= self.s.cores
+            blocked = self.s.receive_busy_s if busy else self.s.receive_idle_s
+            if task < 0:
+                self._exhausted(w)
+            elif blocked:
+                self._at(blocked, self._rebuild, task)
+            else:
+                self._rebuild(task)
+        else:
+            self.waiting = True
+
+    def _rebuild(self, task: int) -> None:
+        if task == self.due or not self.s.in_order:
+            self._burst(self.s.receive_cpu_s + self.s.dispatch_cpu_s, self._deliver, task)
+        else:
+            self._burst(self.s.receive_cpu_s, self._keep, task)
+
+    def _keep(self, task: int) -> None:
+        self.kept.add(task)
+        self._next(None)
+
+    def _exhausted(self, w: int) -> None:
+        self.active[w] = False
+        self.tasks[w].clear()
+        if any(self.active):
+            self._send()
+        self._next(None)
+
+    def _deliver(self, task: int) -> None:
+        self.due += 1
+        self.taken += 1
+        self.finished -= 1
+        self.outstanding[self.owner.pop(task)] -= 1
+        self._send()
+        if self.log is not None:
+            self.log.append(Event(self.t, "deliver", -1, task))
+        self.returns.append(self.t)
+        self.indices.append(task)
+        self.epochs.append(self.epoch)
+        if len(self.returns) >= self.batches:
+            self.stop = True
+            return
+        steps = self.s.step_s
+        step = steps[(len(self.returns) - 1) % len(steps)]
+        share = self.s.step_cpu_share
+        if step <= 0:
+            self._stepped(None)
+        elif share <= 0:
+            self._at(step, self._stepped, None)
+        else:
+            width = max(1, round(share))
+            demand = step * share / width
+            if demand < step:
+                self._at(step - demand, self._step_cpu, (demand, width))
+            else:
+                self._step_cpu((demand, width))
+
+    def _step_cpu(self, what: tuple[float, int]) -> None:
+        self._compute(what[0], self._stepped, None, what[1])
+
+    def _stepped(self, _: None) -> None:
+        self._burst(self.s.release_s, self._released, None)
+
+    def _released(self, _: None) -> None:
+        self.ends.append(self.t)
+        self.calls.append(self.t)
+        if self.taken >= self.total:
+            self.epoch += 1
+            self._at(self.s.edge_s, self._reopen, None)
+        else:
+            self._next(None)
+
+    def _reopen(self, _: None) -> None:
+        self._open_epoch(not self.s.persistent_workers)
+
+
+def _rate(system: System, load: int, main: int) -> float:
+    """Speed of one job among ``load`` threads, with or without the main process on a core of its own."""
+    if load == 0:
+        return 1.0
+    cores = system.cores
+    if math.isinf(cores):
+        return 1.0
+    share = min(1.0, max(0.0, cores - main) / load)
+    busy = min(load + main, cores)
+    slow = 1.0 + system.contention * max(0.0, busy - 1.0) / max(1e-9, system.reference_cores - 1.0)
+    return share / slow
