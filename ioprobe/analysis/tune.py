@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from ioprobe import __version__
+from ioprobe.analysis.choice import changes, decide, grid_settings, knobs_of, settings_of
 from ioprobe.analysis.request import Request
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.forecast import point
 from ioprobe.diagnosis.steady import steady
 from ioprobe.diagnosis.tuning import (
-    NOISE,
     GridRow,
     Help,
     Knobs,
@@ -34,7 +34,7 @@ from ioprobe.model.search import Limits, SearchResult, Seen, search
 from ioprobe.probe import protocol
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
-from ioprobe.run import Caveat, LoaderRun, LoaderSettings, Run, Workload, now_utc
+from ioprobe.run import Caveat, LoaderRun, Run, Workload, now_utc
 from ioprobe.stats import Estimate
 
 Progress = Callable[[str, float, float], None]
@@ -43,8 +43,6 @@ NARROW = 0.02
 """Half-width of the measured gain at which it is known well enough [fraction]."""
 MOST_ROUNDS = 4
 """Interleaved repetitions of pick and present setting."""
-AGREED = 0.15
-"""Predicted gain from which on a measured half of it confirms it, whatever the noise [fraction]."""
 FEWEST_BATCHES = 16
 """Batches past the prefetched burst that a measurement should see."""
 MOST_PICKS = 3
@@ -129,7 +127,7 @@ class _Tuner:
         first = best
         tried: list[Prediction] = []
         while len(tried) < MOST_PICKS and best.action != "no-change" and profile.adaptable:
-            again = any(_knobs(p.setting) == _knobs(best.recommended) for p in tried)
+            again = any(knobs_of(p.setting) == knobs_of(best.recommended) for p in tried)
             # The first pick runs whatever the clock says: an answer that nobody ran is a guess.
             if again or (tried and self._left() < 1.0):
                 break
@@ -212,7 +210,7 @@ class _Tuner:
         for round_ in range(MOST_ROUNDS):
             if round_ and self._left() < 2 * seconds:
                 break
-            found = self._measure(text, seconds, coupled=self.coupled, purpose="verify", **_changes(pick, current))
+            found = self._measure(text, seconds, coupled=self.coupled, purpose="verify", **changes(pick, current))
             if found.failure is not None:
                 return False
             if len(self._seen(current)) <= round_ + (0 if last else 1):
@@ -232,7 +230,7 @@ class _Tuner:
         return min(max(base, (2 * depth + FEWEST_BATCHES) * rates[-1].cycle_s), 0.2 * self.options.budget_s)
 
     def _seen(self, setting: Setting) -> list[Estimate]:
-        return measured_at(self.run.loaders, _knobs(setting), coupled=self.coupled)
+        return measured_at(self.run.loaders, knobs_of(setting), coupled=self.coupled)
 
     def _note(self, predicted: Prediction, seen: list[Seen]) -> bool:
         """Write down how far a prediction was off; True where it was a surprise."""
@@ -258,16 +256,16 @@ class _Tuner:
         old = self._seen(current)
         ran = [(p, self._seen(p.setting)) for p in tried]
         ran = [(p, s) for p, s in ran if s]
-        pick, action, reason = _decide(first, best, ran, old, self.options.tolerance)
+        pick, action, reason = decide(first, best, ran, old, self.options.tolerance)
         runs = self._seen(pick.setting)
-        same = _knobs(pick.setting) == _knobs(current)
+        same = knobs_of(pick.setting) == knobs_of(current)
         return Tuning(
             target=self.request.target,
             unit=self.request.unit,
             coupled=self.coupled,
             current=msgspec.structs.replace(point(first.current, profile, self.run), measured=pooled(old)),
             recommended=Recommended(
-                settings=_settings(pick.setting),
+                settings=settings_of(pick.setting),
                 action=action,
                 reason=reason,
                 predicted=point(pick, profile, self.run),
@@ -299,17 +297,17 @@ class _Tuner:
         current = profile.current
         settings = grid_settings(current, limits, profile)
         rows: dict[Knobs, GridRow] = {}
-        cold = {_knobs(s): self._cold(s, current) for s in settings} if self._files() else {}
+        cold = {knobs_of(s): self._cold(s, current) for s in settings} if self._files() else {}
         for _ in range(self.options.repetitions):
             for setting in settings:
                 self._one(setting, current)
         for setting in settings:
             rates = [rate.value for rate in self._seen(setting)][-self.options.repetitions :]
             stalls = self._stalls(setting)
-            rows[_knobs(setting)] = GridRow(
-                settings=_settings(setting),
+            rows[knobs_of(setting)] = GridRow(
+                settings=settings_of(setting),
                 samples_per_s=rates,
-                cold_samples_per_s=cold.get(_knobs(setting)),
+                cold_samples_per_s=cold.get(knobs_of(setting)),
                 stall_share=stalls[len(stalls) // 2] if stalls and self.coupled else None,
                 failure=self._failed(setting),
             )
@@ -319,13 +317,13 @@ class _Tuner:
 
     def _stalls(self, setting: Setting) -> list[float]:
         """Stall shares measured at a setting, ascending [fraction]."""
-        found = [m for m in self.run.loaders if m.coupled and knobs(m) == _knobs(setting)]
+        found = [m for m in self.run.loaders if m.coupled and knobs(m) == knobs_of(setting)]
         return sorted(s.stall_share.value for m in found if (s := steady(m)) is not None)
 
     def _one(self, setting: Setting, current: Setting, purpose: str = "grid") -> LoaderRun:
         text = f"grid: num_workers={setting.num_workers} prefetch_factor={setting.prefetch_factor}"
-        changes = {} if _knobs(setting) == _knobs(current) else _changes(setting, current)
-        return self._measure(text, 3.0, coupled=self.coupled, purpose=purpose, **changes)
+        wanted = {} if knobs_of(setting) == knobs_of(current) else changes(setting, current)
+        return self._measure(text, 3.0, coupled=self.coupled, purpose=purpose, **wanted)
 
     def _files(self) -> list[str]:
         """Local files of the dataset, where the target is a dataset."""
@@ -357,81 +355,3 @@ class _Tuner:
             if m.failure is not None and m.settings is not None and m.settings.num_workers == setting.num_workers:
                 return m.failure.message
         return ""
-
-
-def grid_settings(current: Setting, limits: Limits, profile: Profile) -> list[Setting]:
-    """Return the settings of a grid: the present one, doubling worker counts, two depths."""
-    from ioprobe.model.search import most_workers
-
-    if not profile.adaptable:
-        return [current]
-    most = most_workers(profile, current, limits)
-    counts = sorted({0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, current.num_workers, most})
-    found = [current]
-    for workers in [c for c in counts if c <= most]:
-        for factor in (2, 4) if workers else (2,):
-            setting = current.at(num_workers=workers, prefetch_factor=factor)
-            if not workers:
-                setting = setting.at(persistent_workers=False)
-            if _knobs(setting) not in {_knobs(s) for s in found}:
-                found.append(setting)
-    return found
-
-
-def _decide(
-    first: SearchResult,
-    best: SearchResult,
-    ran: list[tuple[Prediction, list[Estimate]]],
-    old: list[Estimate],
-    tolerance: float,
-) -> tuple[Prediction, str, str]:
-    """Choose by what was measured; where nothing was run, by the model."""
-    current = first.current
-    if not ran or not old:
-        return (best.predicted, best.action, best.reason)
-    others = [(p, s) for p, s in ran if _knobs(p.setting) != _knobs(current.setting)]
-    rates = [(p, s, rate.value) for p, s in [(current, old), *others] if (rate := pooled(s)) is not None]
-    top = max(rate for _, _, rate in rates)
-    good = [(p, s) for p, s, rate in rates if rate >= top * (1 - tolerance)]
-    pick, runs = min(good, key=lambda x: (x[0].setting.num_workers, x[0].setting.prefetch_factor))
-    gain = gain_between(runs, old)
-    if gain is None or _knobs(pick.setting) == _knobs(current.setting):
-        return current, "no-change", "no setting that was run is faster beyond the noise"
-    fewer = pick.setting.num_workers < current.setting.num_workers
-    predicted = pick.samples_per_s.value / max(1e-9, current.samples_per_s.value) - 1
-    # A wide interval on a busy host does not overrule a gain that model and measurement agree on.
-    agreed = predicted > AGREED and gain.value > 0.5 * predicted
-    if (gain.low > 0 or agreed) and gain.value > NOISE:
-        return pick, "change", f"{first.reason}; measured {100 * gain.value:+.1f}%"
-    if fewer and gain.value > -2 * NOISE:
-        return pick, "fewer-workers", f"measured {100 * gain.value:+.1f}% with {pick.setting.num_workers} workers"
-    return current, "no-change", f"the best setting that was run measured {100 * gain.value:+.1f}%, within the noise"
-
-
-def _knobs(s: Setting) -> Knobs:
-    if not s.num_workers:
-        return 0, 2, False, s.in_order
-    return s.num_workers, s.prefetch_factor, s.persistent_workers, s.in_order
-
-
-def _settings(s: Setting) -> dict[str, Any]:
-    """Return DataLoader keywords, valid as they are."""
-    if not s.num_workers:
-        return {"num_workers": 0}
-    return {
-        "num_workers": s.num_workers,
-        "prefetch_factor": s.prefetch_factor,
-        "persistent_workers": s.persistent_workers,
-    }
-
-
-def _changes(new: Setting, now: Setting) -> dict[str, Any]:
-    wanted = _settings(new)
-    if new.in_order != now.in_order:
-        wanted["in_order"] = new.in_order
-    return wanted
-
-
-def loader_settings(found: Tuning) -> LoaderSettings:
-    """Return the recommended settings in the run's own type."""
-    return LoaderSettings(**found.recommended.settings)
