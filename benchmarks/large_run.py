@@ -51,7 +51,7 @@ print(json.dumps({
     "load_s": marks[1] - marks[0], "diagnose_s": marks[2] - marks[1], "render_s": marks[3] - marks[2],
     "seconds": marks[3] - marks[0], "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     "page_bytes": len(page.encode()), "ranks": len(report.ranks), "late": late,
-    "verdict": report.diagnosis.verdict.value,
+    "cpu_s": time.process_time(), "verdict": report.diagnosis.verdict.value,
 }))
 """
 
@@ -156,7 +156,7 @@ def main() -> int:
     found = json.loads(done.stdout)
     print(f"{options.batches} batches over {options.ranks} ranks: a run file of {size / 1e6:.0f} MB ({made_s:.0f} s)")
     print(f"verdict {found['verdict']}, {found['ranks']} ranks in the report, late: {found['late']}")
-    for name in ("load_s", "diagnose_s", "render_s"):
+    for name in ("load_s", "diagnose_s", "render_s", "cpu_s"):
         print(f"{name:<12} {found[name]:8.2f}")
     missed = 0
     for name, limit in LIMITS.items():

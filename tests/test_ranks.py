@@ -21,9 +21,10 @@ import pytest
 from made_runs import make_run, worker_batches
 
 from ioprobe.analysis import team as teams
+from ioprobe.analysis.place import Place, place_of
 from ioprobe.analysis.ranks import culprits, data_rank, layout_of
 from ioprobe.analysis.reporting import report_from_run
-from ioprobe.analysis.team import Departure, Hello, PeerGone, Place, Team, place_of
+from ioprobe.analysis.team import Departure, Hello, PeerGone, Team
 from ioprobe.diagnosis.ranks import counted, duplicate_reads, latest, storage_sentence, totals, why_late
 from ioprobe.diagnosis.types import Verdict
 from ioprobe.errors import MeasureError, UsageError

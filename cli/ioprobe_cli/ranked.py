@@ -17,7 +17,8 @@ from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
 if TYPE_CHECKING:
     from ioprobe.analysis import Request
     from ioprobe.analysis.ranks import Outcome
-    from ioprobe.analysis.team import Place, Team
+    from ioprobe.analysis.place import Place
+    from ioprobe.analysis.team import Team
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,7 +50,7 @@ def ranked(dp: int | None, tp: int, pp: int, cp: int) -> Ranked | None:
     Raises:
         UsageError: the sizes do not fit the ranks, or there is one rank only.
     """
-    from ioprobe.analysis.team import place_of
+    from ioprobe.analysis.place import place_of
     from ioprobe.errors import UsageError
 
     place = place_of(os.environ)
