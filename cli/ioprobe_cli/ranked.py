@@ -16,8 +16,8 @@ from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
 
 if TYPE_CHECKING:
     from ioprobe.analysis import Request
-    from ioprobe.analysis.ranks import Outcome
     from ioprobe.analysis.place import Place
+    from ioprobe.analysis.ranks import Outcome
     from ioprobe.analysis.team import Team
 
 Command = TypeVar("Command", bound=Callable[..., Any])
