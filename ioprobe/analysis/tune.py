@@ -99,6 +99,7 @@ class _Tuner:
     def __init__(self, request: Request, options: TuneOptions, run: Run, progress: Progress) -> None:
         self.request, self.options, self.run = request, options, run
         self.coupled = request.has_step
+        self.failed = ""
         self.text = "starting: importing your code, making the loader"
         self.begun = time.monotonic()
         self.show = progress
@@ -134,6 +135,9 @@ class _Tuner:
             plain = predict(profile, best.recommended)
             tried.append(plain)
             if not self._compare(best.recommended, current, last=len(tried) == MOST_PICKS):
+                self.failed = (
+                    f"the setting that the model prefers failed when it was run: {self._failed(plain.setting)}"
+                )
                 break
             surprise = self._note(plain, seen) | self._note(predict(profile, current), seen)
             if not surprise:
@@ -257,6 +261,8 @@ class _Tuner:
         ran = [(p, self._seen(p.setting)) for p in tried]
         ran = [(p, s) for p, s in ran if s]
         pick, action, reason = decide(first, best, ran, old, self.options.tolerance)
+        if self.failed and knobs_of(pick.setting) not in {knobs_of(p.setting) for p, _ in ran}:
+            pick, action, reason = first.current, "no-change", self.failed
         runs = self._seen(pick.setting)
         same = knobs_of(pick.setting) == knobs_of(current)
         return Tuning(
