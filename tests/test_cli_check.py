@@ -266,7 +266,7 @@ def test_pytest_makes_a_test_of_each_pipeline() -> None:
     write("[host]\ncores = 8\n[pipelines.good]\nnum_workers = 2\npersistent_workers = true\n" + BAD.partition("\n[")[2]
           .replace("pipelines.train", "[pipelines.bad").replace("[[", "["))  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "ioprobe.pytest_plugin", "-p", "no:cacheprovider", "-q",
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q",
          "--ioprobe-check", "ioprobe.toml"],
         capture_output=True, text=True,
     )  # fmt: skip

@@ -1,0 +1,8 @@
+"""What every test may rely on."""
+
+from __future__ import annotations
+
+import signal
+
+# A suite that a script started in the background inherits an ignored SIGINT, and so would the commands under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
