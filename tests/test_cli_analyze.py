@@ -124,10 +124,15 @@ def test_a_worker_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
-def test_a_killed_worker_is_a_verdict_about_memory(tmp_path: Path) -> None:
+def test_a_killed_worker_is_a_verdict_about_memory_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     result = analyze(tmp_path, "worker_killed", "--format", "json")
     assert json.loads(result.stdout)["diagnosis"]["verdict"] == "misconfigured"
     assert "killed" in json.loads(result.stdout)["diagnosis"]["evidence"]
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_step_that_raises_is_named_as_the_step(tmp_path: Path) -> None:

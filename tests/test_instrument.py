@@ -18,6 +18,8 @@ from ioprobe.instrument.facts import loader_facts, rebuild
 from ioprobe.instrument.hooks import Recorder, install
 from ioprobe.instrument.ring import FIELDS, Ring
 from ioprobe.instrument.stacks import StackSampler, call_at
+from ioprobe.probe import segments
+from ioprobe.probe.failures import failure_of
 from ioprobe.probe.loop import LoopMeter, shut_down
 
 
@@ -104,6 +106,16 @@ def test_an_exception_in_a_worker_arrives_as_pytorch_raises_it() -> None:
 
     with pytest.raises(ValueError, match="no sample 0"):
         observed(DataLoader(Bad(), batch_size=8, num_workers=1))
+
+
+def test_a_worker_s_exception_is_named_by_its_first_line() -> None:
+    class Bad(Squares):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            raise ValueError("bad sample\nsee there")
+
+    with pytest.raises(ValueError, match="see there") as caught:
+        observed(DataLoader(Bad(), batch_size=8, num_workers=1))
+    assert failure_of(caught.value, "loader").message == "in worker 0: ValueError: bad sample"
 
 
 def test_the_loop_meter_counts_waiting_and_stepping_apart() -> None:
@@ -228,3 +240,23 @@ def test_no_descriptor_stays_open_after_measuring() -> None:
         LoopMeter(loader, None, settings=settings, seconds=0.6, least_s=0.3).run()
     gc.collect()
     assert open_descriptors() <= before + 1
+
+
+def test_segments_of_dead_workers_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "_SHM", tmp_path)
+    for name in ("torch_12_345_0", "torch_12_678_1", "torch_123_4_0", "other"):
+        (tmp_path / name).touch()
+    segments.remove_segments([12])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "torch_123_4_0"]
+
+
+def test_no_room_for_a_semaphore_is_a_full_shared_memory() -> None:
+    code = compile(
+        "def make():\n    raise OSError(28, 'No space left on device')", "multiprocessing/synchronize.py", "exec"
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with pytest.raises(OSError, match="No space left") as semaphore:
+        names["make"]()
+    assert failure_of(semaphore.value, "loop").kind == "shared-memory"
+    assert failure_of(OSError(28, "No space left on device"), "loop").kind == "exception"

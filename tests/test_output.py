@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -118,3 +120,39 @@ def test_a_file_in_the_folders_place_is_one_clear_error(tmp_path: Path) -> None:
     place.write_text("")
     with pytest.raises(OutputError, match="cannot make the folder"):
         output.new_run_folder("analyze", "2026-11-28T01:02:03Z", place)
+
+
+def test_two_commands_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    output.new_run_folder("analyze", "2026-11-28T01:02:03Z", tmp_path)
+    with pytest.raises(OutputError, match="another ioprobe is about to write its run"):
+        output.new_run_folder("analyze", "2026-11-28T01:02:03Z", tmp_path)
+
+
+def _rules(stdout: int) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from ioprobe_cli.main import main; main(['rule'])"
+    return subprocess.run([sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def test_a_reader_that_goes_away_is_no_verdict() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = _rules(write)
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_stdout_is_one_clear_line() -> None:
+    with open("/dev/full", "wb") as full:
+        ended = _rules(full.fileno())
+    assert (ended.returncode, ended.stderr) == (2, "Error: cannot write 'stdout': No space left on device\n")
+
+
+def test_a_report_is_rendered_though_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert not output.wants_color()
+    output.emit(examples.data_bound())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import pkgutil
 import sys
@@ -20,8 +21,18 @@ undecided where a verdict was required, crash); 130 interrupted.
 """
 
 
+class ReaderGone(Exception):
+    """What reads our output ended before it had all of it, as ``head`` does."""
+
+
 class Commands(click.Group):
     """Loads a command's module only when it is called, so that ``--help`` stays fast."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would exit with code 1, which is a verdict
+            raise ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(commands.__path__))
@@ -107,18 +118,33 @@ def run(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show(file=sys.stderr)
         return EXIT_NO_VERDICT
-    except BrokenPipeError:
-        # The reader went away (| head); point stdout elsewhere so that the interpreter's flush stays quiet.
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (ReaderGone, BrokenPipeError):
+        _drop_stdout()
         return EXIT_NO_VERDICT
-    except Exception as error:  # a bug of ours: say so, with what is needed to report it
-        import traceback
-
-        _complain(f"internal error: {type(error).__name__}: {error}", "please report this with the lines above")
-        traceback.print_exc(file=sys.stderr)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _internal(error)
+        _drop_stdout()
+        _complain(f"cannot write '{error.filename or 'stdout'}': {error.strerror}", "")
         return EXIT_NO_VERDICT
+    except Exception as error:
+        return _internal(error)
+
+
+def _drop_stdout() -> None:
+    """Point stdout elsewhere, so that what it still holds cannot fail again when the interpreter ends."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _internal(error: Exception) -> int:
+    """Report a bug of ours with what is needed to mend it."""
+    import traceback
+
+    _complain(f"internal error: {type(error).__name__}: {error}", "please report this with the lines above")
+    traceback.print_exception(error, file=sys.stderr)
+    return EXIT_NO_VERDICT
 
 
 def _complain(message: str, hint: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -78,6 +79,7 @@ def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Pa
                 raise OutputError(
                     f"'{output}' holds a run already; it is not overwritten", hint="choose another --output"
                 )
+            _claim(output)
             return output
         stamp = "".join(c for c in created_at[:19] if c.isdigit() or c == "T").replace("T", "-")
         parent = Path(RUNS_FOLDER)
@@ -95,6 +97,26 @@ def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Pa
             f"cannot make the folder '{place}': {error.strerror}", hint="choose another place with --output"
         ) from None
     raise OutputError(f"'{parent}' holds a thousand runs of this second", hint="choose another --output")
+
+
+_claimed: list[int] = []
+"""Descriptors that hold the locks of our folders until this process ends, however it ends."""
+
+
+def _claim(folder: Path) -> None:
+    """Keep another ioprobe out of a folder that has no run file yet; where locks do not work, nobody is kept out."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise OutputError(
+            f"another ioprobe is about to write its run to '{folder}'", hint="choose another --output"
+        ) from None
+    except OSError:
+        os.close(held)
+    else:
+        _claimed.append(held)
 
 
 def render(report: Report, format_: str, *, to_terminal: bool = False) -> str:
@@ -166,7 +188,7 @@ def wants_color() -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def knows_unicode() -> bool:

@@ -1,4 +1,4 @@
-"""The process in which the user's code runs: ``python -m ioprobe.probe.child FD_IN FD_OUT``.
+"""The process in which the user's code runs: ``python -m ioprobe.probe.child FD_IN FD_OUT SOCKETS``.
 
 Apart from the command line, so that a crash, a hang or a flood of output of the
 user's code harms neither the report nor the terminal. Commands come in on one
@@ -8,6 +8,7 @@ main thread measures.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -84,7 +85,7 @@ class Child:
                 self.send("error", text=error.message, hint=error.hint)
             except BaseException as error:
                 traceback.print_exc()
-                self.send("error", text=f"{type(error).__name__}: {error}")
+                self.send("error", text=f"{type(error).__name__}: {error}".rstrip(": "))
 
     def _listen(self) -> None:
         decode = msgspec.json.Decoder(protocol.Command).decode
@@ -322,11 +323,27 @@ def _die_with_parent() -> None:
         pass
 
 
-def serve(fd_in: int, fd_out: int) -> None:
+def _share_sockets(folder: str) -> None:
+    """Let this process and its forked workers put multiprocessing's sockets into one folder, made when it is needed.
+
+    Each would make a folder of its own, and leave it behind where it is killed; this one the supervisor removes.
+    """
+    from multiprocessing import util
+
+    def get_temp_dir() -> str:
+        with contextlib.suppress(FileExistsError):
+            Path(folder).mkdir(0o700)
+        return folder
+
+    util.get_temp_dir = get_temp_dir
+
+
+def serve(fd_in: int, fd_out: int, sockets: str) -> None:
     """Serve until told to quit."""
     _die_with_parent()
+    _share_sockets(sockets)
     Child(os.fdopen(fd_in, "rb"), os.fdopen(fd_out, "wb")).serve()
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 
@@ -40,7 +41,7 @@ def _kind(error: BaseException, text: str) -> tuple[str, str]:
         whole += str(error.__cause__)
     if DESCRIPTORS.search(whole):
         return "descriptors", "copy what the loop keeps of a batch, raise 'ulimit -n', or share by file_system"
-    if SHARED_MEMORY.search(whole):
+    if SHARED_MEMORY.search(whole) or _is_semaphore(error):
         return "shared-memory", "enlarge /dev/shm (--shm-size, --ipc=host), or use fewer workers or a smaller prefetch"
     if _DIED.search(whole):
         if "Killed" in whole or "signal: 9" in whole.lower():
@@ -51,12 +52,21 @@ def _kind(error: BaseException, text: str) -> tuple[str, str]:
     return "exception", ""
 
 
+def _is_semaphore(error: BaseException) -> bool:
+    """Whether there was no room for a semaphore, which lives in /dev/shm; the message does not say so."""
+    frames = traceback.extract_tb(error.__traceback__)
+    no_room = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return no_room and bool(frames) and frames[-1].filename.endswith("multiprocessing/synchronize.py")
+
+
 def _worker_message(text: str) -> tuple[str, str]:
     """Return (message, file:line) from the traceback that a worker sent along."""
     if "Original Traceback" not in text:
         return "", ""
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if not line.startswith(" ")), "")
+    # The exception's own line follows the last frame; its message may have further lines.
+    end = max((m.end() for m in _WORKER_FRAME.finditer(text)), default=0)
+    lines = [line for line in text[end:].splitlines()[1:] if line.strip()]
+    last = next((line for line in lines if not line.startswith(" ")), "")
     places = [m for m in _WORKER_FRAME.finditer(text) if not _LIBRARY.search(m["file"])]
     where = f"{places[-1]['file']}:{places[-1]['line']}" if places else ""
     worker = re.search(r"in DataLoader worker process (\d+)", text)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+
 from ioprobe import stats
 from ioprobe.instrument.batches import count_samples, fingerprint, size_of
 from ioprobe.instrument.clocks import device_read_bytes, now, thread_cpu
@@ -21,6 +23,7 @@ from ioprobe.probe.failures import failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
 from ioprobe.probe.rows import align, start_times, worker_batches, worker_memory, worker_stacks
+from ioprobe.probe.segments import remove_segments
 from ioprobe.probe.stacks import stack_shares
 from ioprobe.probe.together import Pacer
 from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleRepeats, Stage
@@ -123,6 +126,9 @@ class LoopMeter:
             result = self.result()
             uninstall()
             shut_down(self.loader)
+            # A worker that finds no room leaves the segment's name behind; nobody else knows its process id.
+            workers = (pid for trace in self._recorder.traces for pid in trace.pids)
+            remove_segments(pid for pid in workers if not psutil.pid_exists(pid))
             self._recorder.forget()
         self._result = result
         return result

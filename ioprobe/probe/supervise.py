@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ import msgspec
 
 from ioprobe.errors import MeasureError, TargetError
 from ioprobe.probe import protocol
+from ioprobe.probe.segments import remove_segments
 from ioprobe.run import Failure, LoaderFacts, LoaderRun, StepRun
 
 T = TypeVar("T")
@@ -26,7 +30,6 @@ Progress = Callable[[str, float, float], None]
 _START_S = 60.0
 _GRACE_S = 0.5
 _TRACKERS_S = 1.5
-_SHM = Path("/dev/shm")
 
 
 class ChildGone(MeasureError):
@@ -69,6 +72,7 @@ class Supervisor:
         self._buffer = b""
         self._load: protocol.Load | None = None
         self._phase = ""
+        self._sockets = str(Path(tempfile.gettempdir()) / f"ioprobe-{secrets.token_hex(8)}")
 
     def __enter__(self) -> Supervisor:
         return self
@@ -86,7 +90,7 @@ class Supervisor:
             if self._log is not None:
                 sink = open(self._log, "ab")  # noqa: SIM115 - the child keeps it, we close ours below
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write)],
+                [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write), self._sockets],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
@@ -187,11 +191,12 @@ class Supervisor:
         process, self._process = self._process, None
         if process is None:
             return
+        # Looked for while it lives: what left its session is not found without it.
+        pids = {process.pid, *_descendants(process.pid)}
         with contextlib.suppress(OSError):
             self._commands.close()
         with contextlib.suppress(OSError):
             os.close(self._events_fd)
-        pids = {process.pid, *_descendants(process.pid)}
         try:
             process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -208,7 +213,8 @@ class Supervisor:
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5.0)
-        _remove_shared_memory(pids)
+        remove_segments(pids)
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _revive(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -370,10 +376,3 @@ def _alive(pid: int) -> bool:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _remove_shared_memory(pids: set[int]) -> None:
-    """Remove segments that dead processes of ours left under their names."""
-    for pid in pids:
-        for place in _SHM.glob(f"torch_{pid}_*"):
-            place.unlink(missing_ok=True)
