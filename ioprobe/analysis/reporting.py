@@ -53,7 +53,7 @@ def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | N
         unit=run.workload.unit,
         settings=loop.settings if loop else None,
         diagnosis=done.diagnosis,
-        advice=[_verified(a, run, done) for a in done.advice],
+        advice=_standing([_verified(a, run, done) for a in done.advice]),
         what_if=what_if(run, done),
         timeline=timeline(loop),
         partition=shares_of(run.partitions) if run.partitions else None,
@@ -85,6 +85,12 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
         caveats=[*run.caveats, *(c for c in report.caveats if c not in run.caveats)],
         failures=[*run.failures, *(f for f in report.failures if f not in run.failures)],
     )
+
+
+def _standing(advice: list[Advice]) -> list[Advice]:
+    """Withdraw savings that a real run showed to cost throughput, and put refuted gains last."""
+    kept = [a for a in advice if not (a.code == "IO602" and a.verified is not None and a.verified.value < -0.03)]
+    return sorted(kept, key=lambda a: a.verified is not None and a.verified.high < 0)
 
 
 def _verified(advice: Advice, run: Run, done: Finished) -> Advice:

@@ -51,7 +51,7 @@ def advise(
     found = [*_for_failures(evidence)]
     if verdict in (Verdict.COMPUTE_BOUND, Verdict.COMMUNICATION_BOUND):
         found += [_leave_it(evidence, verdict)]
-        if best is not None and best.action == "fewer-workers":
+        if best is not None and _saves(best):
             found.append(_settings(evidence, best))
         return found
     told: set[str] = set()
@@ -60,17 +60,24 @@ def advise(
         if advice is not None and (finding.misconfigured or verdict is not Verdict.UNDECIDED):
             found.append(advice)
             told.add(finding.code)
-    if best is not None and best.action != "no-change" and not any(a.settings for a in found):
+    worth = best is not None and (best.action == "change" or _saves(best))
+    if best is not None and worth and not any(a.settings for a in found):
         found.append(_settings(evidence, best))
     if limit in FOR_LIMIT and limit is not None and not told & {"lock", "transport", "sampler", "pin-thread"}:
         found.append(_for_limit(limit, profile, best))
     if not found and verdict is Verdict.BALANCED:
         found.append(_leave_it(evidence, verdict))
     # What the model says would bring nothing is not worth a person's time, unless there is nothing else to say.
-    useful = [a for a in found if a.settings or a.gain is None or a.gain.high > _WORTH + 0.01]
+    useful = [a for a in found if a.settings or a.gain is None or a.gain.value > _WORTH]
     found = useful or found
     # Settings that were predicted to help come first: they cost nothing to try.
     return sorted(found, key=lambda a: (not _worth(a), not a.settings))
+
+
+def _saves(best: SearchResult) -> bool:
+    """Whether fewer workers would spare enough to be worth a change."""
+    now, then = best.current.setting.num_workers, best.recommended.num_workers
+    return best.action == "fewer-workers" and then >= 1 and now - then >= 2
 
 
 def _worth(advice: Advice) -> bool:

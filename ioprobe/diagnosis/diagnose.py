@@ -42,16 +42,20 @@ def diagnose(run: Run) -> Finished:
     profile = _profile(run, evidence)
     best = find_setting(profile, run) if evidence.step is not None else None
     verdict, limit, text, findings = decide(evidence)
+    searched = best.current if best is not None else None
+    doubt = _doubt(evidence, searched)
+    if doubt:
+        profile = best = None
     advice = advise(evidence, verdict, limit, findings, profile, best)
-    here = best.current if best is not None else None
-    if here is None and profile is not None and evidence.step is not None:
+    here = best.current if best is not None else searched
+    if here is None and profile is not None and evidence.step is not None and not doubt:
         here = predict(profile, profile.current)
     predicted = _predicted(evidence, here)
     diagnosis = Diagnosis(
         verdict=verdict,
         limiting_stage=limit,
         evidence=text,
-        reasons=_reasons(evidence, [f.text for f in findings if f.text not in text]),
+        reasons=[*([doubt] if doubt else []), *_reasons(evidence, [f.text for f in findings if f.text not in text])],
         stall_share=StallShare(measured=evidence.loop.stall_share if evidence.loop else None, predicted=predicted),
         headroom=headroom(evidence),
         loop_samples_per_s=evidence.loop.samples_per_s if evidence.loop else None,
@@ -79,6 +83,22 @@ def _predicted(e: Evidence, here: Prediction | None) -> Estimate | None:
         value = here.epoch_stall_share
         return Estimate(value, max(0.0, value - half), min(1.0, value + half), here.stall_share.n)
     return here.stall_share
+
+
+def _doubt(e: Evidence, here: Prediction | None) -> str:
+    """Say so where the model, calibrated from the loader alone, is far from the measured loop; '' where it is near."""
+    if e.loop is None or here is None:
+        return ""
+    seen = e.loop.samples_per_s
+    said = here.samples_per_s.value
+    if e.loop.whole_epochs and here.epoch_samples_per_s is not None:
+        said = here.epoch_samples_per_s
+    if 0.7 * seen.value <= said <= 1.4 * seen.value or seen.low <= said <= seen.high:
+        return ""
+    return (
+        f"the loader model, calibrated from the loader alone, gives {format_rate(said)} where the loop gave "
+        f"{format_rate(seen.value)}: its predictions are left out"
+    )
 
 
 def _stages(e: Evidence) -> list[StageCost]:

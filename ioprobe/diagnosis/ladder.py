@@ -80,12 +80,13 @@ def _worker_rungs(evidence: Evidence) -> list[Rung]:
         return [Rung(stage=s, samples_per_s=None) for s in (Stage.READ, Stage.DECODE, Stage.COLLATE)]
     workers = max(1, costs.delivering if costs.delivering < costs.workers else costs.workers)
     spread = min(0.5, 1.0 / costs.batches**0.5)
+    work = max((Stage.DECODE, Stage.TRANSFORM), key=lambda stage: costs.fetch_s.get(stage, 0.0))
     parts = {
         Stage.READ: (
             costs.fetch_s.get(Stage.READ, 0.0) + costs.fetch_s.get(Stage.LOCK, 0.0),
             costs.fetch_blocked_s.get(Stage.READ, 0.0) + costs.fetch_blocked_s.get(Stage.LOCK, 0.0),
         ),
-        Stage.DECODE: (
+        work: (
             costs.fetch_s.get(Stage.DECODE, 0.0) + costs.fetch_s.get(Stage.TRANSFORM, 0.0),
             costs.fetch_blocked_s.get(Stage.DECODE, 0.0) + costs.fetch_blocked_s.get(Stage.TRANSFORM, 0.0),
         ),
@@ -107,11 +108,20 @@ def _worker_rungs(evidence: Evidence) -> list[Rung]:
             Rung(
                 stage=stage,
                 samples_per_s=Estimate(rate, rate * (1 - spread), rate * (1 + spread), costs.batches),
-                detail=f"{format_seconds(seconds / samples)} a sample in a worker"
-                f" ({format_share(cpu / seconds)} CPU), {workers} workers on {evidence.cores:g} cores",
+                detail=f"{format_seconds(seconds / samples)} a sample{_both(stage, costs.fetch_s)}, "
+                f"{format_share(cpu / seconds)} CPU, {workers} worker{'s' if workers != 1 else ''}",
             )
         )
     return rungs
+
+
+def _both(stage: Stage, fetch_s: dict[Stage, float]) -> str:
+    """Say that decoding and transforming share a rung, where both take time."""
+    pair = (Stage.DECODE, Stage.TRANSFORM)
+    total = sum(fetch_s.get(s, 0.0) for s in pair)
+    if stage not in pair or total <= 0 or min(fetch_s.get(s, 0.0) for s in pair) < 0.05 * total:
+        return ""
+    return f", {pair[1 - pair.index(stage)].value} included"
 
 
 def _main_rungs(evidence: Evidence) -> list[Rung]:

@@ -20,6 +20,7 @@ HIGH_STALL = 0.20
 NEAR = 1.4
 """Loader over step below which a loader that keeps up has no headroom to speak of."""
 _FEWEST_BATCHES = 12
+_LEAST_BATCHES = 5
 
 Decision = tuple[Verdict, Limit | None, str]
 
@@ -40,6 +41,20 @@ def _decide(e: Evidence, findings: list[Finding]) -> Decision:
         return Verdict.MISCONFIGURED, layout.limit, layout.text
     if e.loop is None or e.step is None:
         return _without_loop(e, findings)
+    if e.loop.n < _LEAST_BATCHES:
+        return (
+            Verdict.UNDECIDED,
+            None,
+            f"only {e.loop.n} steady batches were seen, of {format_seconds(e.loop.cycle_s)} each: too few for a "
+            f"verdict; give it about {max(60, round(12 * 4 * e.loop.cycle_s))} s (--seconds)",
+        )
+    if e.loop.samples_per_s.value > 1.2 * e.step.samples_per_s.value and not e.step.pause_share:
+        return (
+            Verdict.UNDECIDED,
+            None,
+            f"loop and step contradict each other: the step alone took {format_seconds(e.step.seconds)}, within the "
+            f"loop {format_seconds(e.loop.step_s)}; other load or a changing step spoiled one of them, measure again",
+        )
     if e.loop.n < _FEWEST_BATCHES and _could_be_either(e):
         return (
             Verdict.UNDECIDED,
@@ -161,14 +176,15 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
                 f"; going from {min(e.scaling.num_workers, e.workers)} to {max(e.scaling.num_workers, e.workers)} "
                 f"workers {more} ({format_count(e.scaling.ratio)}x)"
             )
-        return f"{text}; {workers} keep {workers.split()[0]} requests in flight"
+        flight = "1 worker keeps 1 request" if e.workers == 1 else f"{workers} keep {e.workers} requests"
+        return f"{text}; {flight} in flight"
     stage = {Limit.DECODE: Stage.DECODE, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
     seconds = costs.collate_s if stage is Stage.COLLATE else costs.fetch_s.get(stage or Stage.DECODE, 0.0)
     frame = costs.hottest.get(stage) if stage else None
     place = f" ({frame.function}, {frame.file}:{frame.line})" if frame else ""
     return (
         f"{limit.value} takes {format_seconds(seconds / per)} a sample{place}, {format_share(costs.cpu_share)} of the "
-        f"worker's time is CPU, and {workers} share {e.cores:g} cores"
+        f"worker's time is CPU, and {workers} {'has' if e.workers == 1 else 'share'} {e.cores:g} cores"
     )
 
 

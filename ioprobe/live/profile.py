@@ -183,7 +183,11 @@ def _trace_caveats(timeline: Timeline, parts: list[Partition]) -> Iterable[Cavea
         text = f"'{name}' marks no steps" + (
             ": they run from one batch to the next" if len(timeline.loader) > 2 else ": the whole trace is one window"
         )
-        yield Caveat("no-steps", text, "call profiler.step() once a step")
+        yield Caveat(
+            "no-steps",
+            text,
+            "give the profiler a schedule= and call its step() once a step: without a schedule torch marks none",
+        )
     if not len(timeline.loader) and not any(c.code == "no-loader-ranges" for c in timeline.caveats):
         text = f"'{name}' has no DataLoader range: a wait for data would count as other idle"
         yield Caveat("no-loader-ranges", text, "record a loop over torch.utils.data.DataLoader")

@@ -166,8 +166,9 @@ def _partition_rows(report: Report) -> list[list[str]]:
 
 def _facts(report: Report) -> list[tuple[str, str]]:
     host = report.host
-    cores = f"{format_count(host.usable_cores)} of {host.logical_cores} cores usable"
-    if host.usable_cores_because:
+    # A recording made elsewhere carries no facts of its host.
+    cores = f"{format_count(host.usable_cores)} of {host.logical_cores} cores usable" if host.hostname else ""
+    if cores and host.usable_cores_because:
         cores += f" ({host.usable_cores_because})"
     memory = ""
     if host.memory_bytes is not None:

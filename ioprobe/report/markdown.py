@@ -227,7 +227,8 @@ def _caveats(report: Report) -> list[str]:
 
 def _footer(report: Report) -> str:
     host = report.host
-    cores = f"{format_count(host.usable_cores)} of {host.logical_cores} cores usable"
+    # A recording made elsewhere carries no facts of its host.
+    cores = f"{format_count(host.usable_cores)} of {host.logical_cores} cores usable" if host.hostname else ""
     facts = [
         code(report.command) if report.command else prose(report.target),
         code(words.settings_text(report.settings)) if report.settings else "",

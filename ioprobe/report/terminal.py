@@ -258,8 +258,9 @@ def _caveat(sheet: Sheet, caveat: Caveat) -> None:
 
 def _footer(sheet: Sheet, report: Report) -> None:
     host = report.host
-    cores = f"{format_count(host.usable_cores)} of {host.logical_cores} cores usable"
-    if host.usable_cores_because and host.usable_cores_because != "machine":
+    # A recording made elsewhere carries no facts of its host.
+    cores = f"{format_count(host.usable_cores)} of {host.logical_cores} cores usable" if host.hostname else ""
+    if cores and host.usable_cores_because and host.usable_cores_because != "machine":
         cores += f" ({host.usable_cores_because})"
     rows = [
         ("target", report.target),

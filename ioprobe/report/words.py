@@ -171,7 +171,7 @@ JUDGEMENTS = {
 
 
 def judgement(advice: Advice) -> str:
-    """Return ``less`` or ``more`` (missed), ``noise``, ``held``, or nothing where one of the gains is missing.
+    """Return ``less`` or ``more`` (missed), ``noise``, ``wide``, ``held``, or nothing where a gain is missing.
 
     A miss is a verified gain whose interval does not touch the predicted one.
 
@@ -189,6 +189,9 @@ def judgement(advice: Advice) -> str:
         return "more"
     if predicted.value > 0 and verified.low <= 0 <= verified.high:
         return "noise"
+    # Intervals so wide that they touch whatever happens confirm nothing.
+    if abs(verified.value - predicted.value) > max(0.1, 0.3 * abs(predicted.value)):
+        return "wide"
     return "held"
 
 
@@ -205,7 +208,11 @@ def verification(advice: Advice) -> tuple[str, bool]:
     judged = judgement(advice)
     if judged in ("less", "more"):
         return f"MISSED: {said}, {judged} than predicted", True
-    return said + {"noise": ", not told from noise", "held": ", as predicted"}.get(judged, ""), False
+    return said + {
+        "noise": ", not told from noise",
+        "held": ", as predicted",
+        "wide": ", within its wide interval",
+    }.get(judged, ""), False
 
 
 VERDICT_CLAUSES = {
