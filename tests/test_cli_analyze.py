@@ -80,6 +80,14 @@ def test_any_iterable_of_batches_is_measured(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["diagnosis"]["verdict"] == "compute-bound"
 
 
+def test_a_webloader_is_measured_alone_too(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "webloader", "--format", "json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, result.stderr
+    assert not report["failures"]
+    assert report["metrics"]["loader_samples_per_s"] > 0
+
+
 def test_a_factory_without_keywords_is_rebuilt_at_the_asked_settings(tmp_path: Path) -> None:
     result = run(
         tmp_path, "loader", f"{FAULTS}:without_keywords", "--num-workers", "1", "--seconds", "3", "--format", "json"

@@ -42,6 +42,7 @@ class Child:
         self._options: dict[str, Any] = {}
         self._loader: Any = None
         self._facts: Any = None
+        self._used = False
         self._step: Callable[[Any], Any] | None = None
         self._step_source = ""
         self._batch: Any = None
@@ -164,7 +165,12 @@ class Child:
         from ioprobe.instrument.facts import find_dataloaders, rebuild, settings_of
 
         loader = self._loader
-        if changes:
+        if not changes:
+            # What is no DataLoader is closed after a measurement, and may be good for one iteration only.
+            if self._used and not self._facts.adaptable and self._factory is not None:
+                loader = self._loader = self._factory(**self._options)
+            self._used = True
+        else:
             if self._facts.adaptable:
                 loader = rebuild(loader, **changes)
             elif self._factory is not None and accepted_keywords(self._factory, set(changes)) == set(changes):
@@ -255,6 +261,7 @@ class Child:
     def _first_batch(self) -> Any:
         from ioprobe.probe.loop import shut_down
 
+        self._used = True
         try:
             return next(iter(self._loader))
         except StopIteration:

@@ -32,6 +32,7 @@ Progress = Callable[[str, float, float], None]
 
 _CHECK_EVERY_S = 0.5
 _FEWEST_BATCHES = 24
+_TOO_FEW = 10
 
 
 class LoopMeter:
@@ -226,7 +227,7 @@ class LoopMeter:
         self._last_check = elapsed
         if self.progress:
             self.progress("loop" if self.step else "loader", elapsed, self.seconds)
-        if elapsed >= self.seconds and self._pacer is None:
+        if elapsed >= self.seconds and self._pacer is None and not self._needs_more(elapsed):
             if not self._memory:
                 self._memory = worker_memory(self._pids())
             return True
@@ -237,6 +238,10 @@ class LoopMeter:
             self._stopped_because = "interval"
             return True
         return False
+
+    def _needs_more(self, elapsed: float) -> bool:
+        """Whether batches are so slow that the budget held too few: then it may take up to twice as long."""
+        return len(self.rows.call_s) < self.depth + _TOO_FEW and elapsed < 2 * self.seconds
 
     def _is_narrow(self) -> bool:
         """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
