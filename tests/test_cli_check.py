@@ -274,3 +274,13 @@ def test_pytest_makes_a_test_of_each_pipeline() -> None:
     assert "1 failed, 1 passed" in done.stdout
     assert "IO105 settings-without-workers [bad]" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_credentials_of_a_dataset_are_not_shown_and_datasets_alike_but_for_them_stay_two(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = [f"http://{user}:hidden@127.0.0.1:9/x.tar?token=hidden" for user in ("a", "b")]
+    assert ioprobe(["check", "--no-load", "--format", "json", *places]) in (0, 2)
+    shown = "".join(capsys.readouterr())
+    assert shown.count('"target": "http://127.0.0.1:9/x.tar"') == 2
+    assert "hidden" not in shown

@@ -121,3 +121,8 @@ def test_a_name_cannot_break_the_line_or_steer_the_terminal(capsys: pytest.Captu
     assert capsys.readouterr().err.splitlines()[0] == (
         "Error: cannot read run file 'no\\x1b[31m\\nsuch': No such file or directory"
     )
+
+
+def test_credentials_of_a_url_in_a_path_s_place_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "http://user:hidden@host/run.json?token=hidden"]) == 2
+    assert capsys.readouterr().err.startswith("Error: cannot read run file 'http://host/run.json': ")

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import report_examples as examples
 
+from ioprobe.analysis.request import Request
+from ioprobe.analysis.session import new_run
 from ioprobe.errors import OutputError
 from ioprobe_cli import output
 
@@ -156,3 +158,8 @@ def test_a_report_is_rendered_though_stdout_is_closed(monkeypatch: pytest.Monkey
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     assert not output.wants_color()
     output.emit(examples.data_bound())
+
+
+def test_a_run_names_its_target_without_credentials() -> None:
+    measured = new_run(Request(target="http://user:hidden@host/x.tar?token=hidden"))
+    assert measured.workload.target == "http://host/x.tar"

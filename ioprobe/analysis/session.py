@@ -7,6 +7,7 @@ from typing import Any
 
 from ioprobe import __version__
 from ioprobe.analysis.request import Request
+from ioprobe.data.shards import redact_url
 from ioprobe.diagnosis.diagnose import Finished, diagnose
 from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.types import Advice, Verdict
@@ -64,7 +65,7 @@ def new_run(request: Request) -> Run:
         version=__version__,
         host=measure_host(),
         workload=Workload(
-            target=request.target,
+            target=redact_url(request.target),
             command=request.command,
             step=request.step or request.step_source or None,
             seconds=request.seconds,

@@ -12,6 +12,7 @@ import msgspec
 from ioprobe import __version__
 from ioprobe.analysis.choice import changes, decide, grid_settings, knobs_of, settings_of
 from ioprobe.analysis.request import Request
+from ioprobe.data.shards import redact_url
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.forecast import point
 from ioprobe.diagnosis.steady import steady
@@ -79,7 +80,7 @@ def tune(request: Request, options: TuneOptions, *, progress: Progress | None = 
         version=__version__,
         host=measure_host(with_torch=True),
         workload=Workload(
-            target=request.target,
+            target=redact_url(request.target),
             command=request.command,
             step=request.step or request.step_source or None,
             seconds=options.budget_s,

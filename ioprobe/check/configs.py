@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ioprobe.check.targets import is_factory
+from ioprobe.check.targets import is_factory, shown
 from ioprobe.config import Config, PipelineConfig, load_config
 from ioprobe.config.places import Places
 from ioprobe.diagnosis.check import CheckReport
@@ -32,10 +32,12 @@ def configs_of(
     out = [(load_config(file), False) for file in files]
     if others:
         base = load_config(config)
-        pipelines = {
-            target: PipelineConfig(target=target, step=step or "", step_ms=None if step else step_ms)
-            for target in others
-        }
+        pipelines: dict[str, PipelineConfig] = {}
+        for target in dict.fromkeys(others):
+            name = shown(target)
+            while name in pipelines:  # alike but for their credentials
+                name += " "
+            pipelines[name] = PipelineConfig(target=target, step=step or "", step_ms=None if step else step_ms)
         # Without a path, relative targets count from here and not from the config's folder.
         out.append((msgspec.structs.replace(base, pipelines=pipelines, path="", places=Places({}, [])), True))
     if not targets:

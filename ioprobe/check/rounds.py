@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from ioprobe import __version__
+from ioprobe.check.targets import shown
 from ioprobe.errors import MeasureError
 from ioprobe.probe import protocol
 from ioprobe.probe.supervise import Supervisor
@@ -66,7 +67,7 @@ def _one(supervisor: Supervisor, load: protocol.Load, seconds: float) -> LoaderR
     result = supervisor.measure(protocol.Measure(coupled=coupled, seconds=seconds, least_s=seconds, precision=0.0))
     if result.failure is not None:
         raise MeasureError(
-            f"measuring '{load.target}' broke: {result.failure.message}",
+            f"measuring '{shown(load.target)}' broke: {result.failure.message}",
             hint=result.failure.hint or "run `ioprobe loader` on it",
         )
     result.begun_s = begun_s
@@ -88,7 +89,7 @@ def measure_pair(
             created_at=created_at,
             version=__version__,
             host=host,
-            workload=Workload(target=load.target, step=load.step or load.step_source or None, seconds=seconds),
+            workload=Workload(target=shown(load.target), step=load.step or load.step_source or None, seconds=seconds),
             facts=facts,
             loaders=loaders,
         )

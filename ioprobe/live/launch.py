@@ -61,6 +61,8 @@ class Launch:
     """Stack samples per second in the training process and each worker; 0 for none."""
     command_line: str = ""
     """Ours, for the run file."""
+    target: str = ""
+    """The job as the run file names it, without credentials; the command where empty."""
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -98,7 +100,7 @@ def launch(request: Launch) -> Launched:
         waiter = _Waiter(request, folder)
         returncode = waiter.run()
         processes = read_folder(folder)
-        workload = Workload(target=" ".join(request.command), command=request.command_line)
+        workload = Workload(target=request.target or " ".join(request.command), command=request.command_line)
         run = gather(processes, folder, measure_host(), workload, created_at)
     for loader in run.loaders:
         loader.load = waiter.load

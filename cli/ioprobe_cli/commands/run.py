@@ -62,6 +62,7 @@ def command(
     ioprobe run --phases observe,cached,drain --steps 200 --then stop -- python train.py
     """
     from ioprobe.analysis import report_from_run
+    from ioprobe.data.shards import redact_url
     from ioprobe.live.launch import Launch, launch
     from ioprobe.run import now_utc, write_atomic
     from ioprobe_cli.measuring import save, save_page
@@ -75,6 +76,7 @@ def command(
         then=then,
         trace_steps=trace_steps or 0,
         command_line=command_line(),
+        target=" ".join(redact_url(word) for word in job),
     )
     if request.phases != ("observe",) and not quiet:
         click.echo(

@@ -127,6 +127,7 @@ def command(
 
 
 def _save(table: object, output: Path, target: str | None) -> None:
+    from ioprobe.data.shards import redact_url
     from ioprobe.diagnosis.step_table import StepTable
     from ioprobe.run import Run, Workload, dumps, write_atomic
     from ioprobe_cli.output import new_run_folder
@@ -139,7 +140,7 @@ def _save(table: object, output: Path, target: str | None) -> None:
         version=table.version,
         complete=table.complete,
         host=table.host,
-        workload=Workload(target=target or "", command=command_line(), step=table.source, unit=table.unit),
+        workload=Workload(target=redact_url(target or ""), command=command_line(), step=table.source, unit=table.unit),
         step=table.rows[0].step,
     )
     folder = new_run_folder("step", table.created_at, output)
