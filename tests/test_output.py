@@ -14,7 +14,7 @@ import report_examples as examples
 
 from ioprobe.analysis.request import Request
 from ioprobe.analysis.session import new_run
-from ioprobe.errors import OutputError
+from ioprobe.errors import OutputError, UsageError
 from ioprobe_cli import output
 
 
@@ -163,3 +163,9 @@ def test_a_report_is_rendered_though_stdout_is_closed(monkeypatch: pytest.Monkey
 def test_a_run_names_its_target_without_credentials() -> None:
     measured = new_run(Request(target="http://user:hidden@host/x.tar?token=hidden"))
     assert measured.workload.target == "http://host/x.tar"
+
+
+@pytest.mark.parametrize("more", [{"seconds": float("inf")}, {"seconds": 1e308}, {"hang_s": float("nan")}])
+def test_a_measurement_without_end_cannot_be_asked_for(more: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="cannot be meant"):
+        Request(target="x", **more)

@@ -11,6 +11,9 @@ from ioprobe.errors import UsageError
 DEFAULT_SECONDS = 45.0
 
 
+_MOST_S = 7 * 86_400.0
+
+
 @dataclass(frozen=True)
 class Request:
     """One analysis."""
@@ -53,6 +56,10 @@ class Request:
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise UsageError(f"--seconds is {self.seconds:g}; it must be positive")
+        if self.seconds > _MOST_S or not self.hang_s <= _MOST_S:
+            raise UsageError(
+                f"measuring for more than {_MOST_S:g} s cannot be meant", hint="see --seconds and --timeout"
+            )
         if sum(x is not None for x in (self.step, self.step_s, self.step_s_per_sample)) > 1:
             raise UsageError("a real and an emulated step exclude each other", hint="give one of them")
         if self.step_s is not None and not 0 <= self.step_s < 3600:

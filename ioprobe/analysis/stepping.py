@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,8 +61,8 @@ class StepRequest:
                 "a step needs a batch: from a loader, or made up" + (", not both" if self.target else ""),
                 hint="name the loader's factory or the dataset, or pass --shape 32,3,224,224",
             )
-        if not self.seconds > 0:
-            raise UsageError(f"--seconds is {self.seconds:g}; it must be positive")
+        if not 0 < self.seconds < math.inf:
+            raise UsageError(f"--seconds is {self.seconds:g}; it must be positive and finite")
         if self.shape is not None:
             parse_shape(self.shape)
 
