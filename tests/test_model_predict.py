@@ -165,7 +165,9 @@ def test_real_runs_correct_predictions_near_them_most() -> None:
     corrected = search(profile, Setting(1, step_s=0.0), limits=Limits(max_workers=8), seen=seen)
     at = {p.setting: p for p in plain.candidates}
     ratio = {
-        p.setting.num_workers: p.samples_per_s.value / at[p.setting].samples_per_s.value for p in corrected.candidates
+        p.setting.num_workers: p.samples_per_s.value / at[p.setting].samples_per_s.value
+        for p in corrected.candidates
+        if p.setting in at  # without real runs, the plateau is passed over
     }
     assert ratio[8] == pytest.approx(0.5, abs=0.02)
     assert ratio[8] < ratio[4] < ratio[1] < 1.0

@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ioprobe.model.bounds import bounds
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.stats import Estimate
+
+PLATEAU = 0.96
+"""Predicted over closed-form rate from which on a setting counts as having reached its ceiling."""
 
 REMEDIES = {
     "decode": "reading and transforming twice as fast (decode library, smaller images, GPU decode)",
@@ -101,8 +105,8 @@ def search(
     if not profile.adaptable:
         reason = "the loader is not a DataLoader whose settings can be changed"
         return SearchResult(current, here, here, 0.0, "no-change", reason, (here,), remedies(profile, here, seed=seed))
-    grid = _grid(profile, current, limits)
-    found = [corrected(predict(profile, s, seed=seed), seen) for s in grid if s != current]
+    grid = [s for s in _grid(profile, current, limits) if s != current]
+    found = [corrected(predict(profile, s, seed=seed), seen) for s in grid] if seen else _climb(profile, grid, seed)
     allowed = [p for p in found if _fits(p, limits)]
     # One batch ahead leaves no cushion for what no model knows; it is for hosts without room for two.
     cushioned = [p for p in allowed if p.setting.prefetch_factor > 1 and p.setting.num_workers]
@@ -120,6 +124,29 @@ def search(
     gain = _score(pick) / _score(here) - 1 if _score(here) > 0 else 0.0
     ranked = tuple(sorted(allowed, key=lambda p: (-_score(p), *_cost(p, current))))
     return SearchResult(pick.setting, pick, here, gain, action, reason, ranked, remedies(profile, pick, seed=seed))
+
+
+def _climb(profile: Profile, grid: Sequence[Setting], seed: int) -> list[Prediction]:
+    """Return predictions of the settings worth a replay, cheapest first.
+
+    A setting is passed over where a cheaper one was replayed already, comes near what no setting like it can exceed
+    (the closed-form ceiling), and has that same ceiling: on the plateau, more workers and deeper queues only cost.
+    """
+    found: list[tuple[Prediction, float]] = []
+    for s in sorted(grid, key=lambda s: (s.num_workers, s.prefetch_factor)):
+        ceiling = bounds(profile, s).samples_per_s
+        flat = any(
+            p.setting.num_workers <= s.num_workers
+            and p.setting.prefetch_factor <= s.prefetch_factor
+            and p.setting.prefetch_factor > 1
+            and p.setting.persistent_workers == s.persistent_workers
+            and reached >= 0.995 * ceiling
+            and p.samples_per_s.value >= PLATEAU * ceiling
+            for p, reached in found
+        )
+        if not flat:
+            found.append((predict(profile, s, seed=seed), ceiling))
+    return [p for p, _ in found]
 
 
 def corrected(p: Prediction, seen: Sequence[Seen]) -> Prediction:
