@@ -143,6 +143,15 @@ def test_a_killed_worker_is_a_verdict_about_memory_and_leaves_no_files(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_page_that_cannot_be_written_does_not_cost_the_report(tmp_path: Path) -> None:
+    (tmp_path / "out" / "report.html").mkdir(parents=True)  # the rename onto a folder fails, as on a full disk
+    result = run(tmp_path, "loader", f"{FAULTS}:healthy", "--seconds", "3", "-o", "out")
+    assert result.returncode == 2
+    assert "Ladder" in result.stdout
+    assert "cannot write" in result.stderr
+    assert load(tmp_path / "out").complete
+
+
 def test_a_step_that_raises_is_named_as_the_step(tmp_path: Path) -> None:
     result = run(
         tmp_path, "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step_raises", "--seconds", "3", "-o", "out"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from ioprobe.errors import OutputError
 from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_PASSED
 
 if TYPE_CHECKING:
@@ -40,14 +42,30 @@ def analyze_and_report(request: Request, folder: Path, format_: str, *, quiet: b
     from ioprobe_cli.output import emit
     from ioprobe_cli.progress import progress
 
+    kept: list[OutputError] = []
     with endings_interrupt(), progress(quiet=quiet) as show:
-        run = analyze(request, progress=show, keep=lambda found: save(found, folder))
+        run = analyze(request, progress=show, keep=lambda found: _try(save, kept, found, folder))
         show("diagnosing", 0.0, 0.0)
-        paths = save(run, folder)
-        report = report_from_run(run, run_path=str(paths[0]), page_path=str(paths[1]))
-        save_page(report, paths[1])
+        page = folder / "report.html"
+        saved = _try(save, kept, run, folder)
+        report = report_from_run(run, run_path=str(folder / "run.json") if saved else None, page_path=str(page))
+        if not (saved and _try(save_page, kept, report, page)):
+            report = msgspec.structs.replace(report, page=None)
     emit(report, format_)
+    if kept:
+        # The measurement is not lost with the disk: the report was printed, and the fault is told after it.
+        raise kept[-1]
     return exit_code(run)
+
+
+def _try(write: Callable[..., object], failed: list[OutputError], *args: object) -> bool:
+    """Write a file; a full or read-only disk is kept for later instead of costing the report."""
+    try:
+        write(*args)
+    except OutputError as error:
+        failed.append(error)
+        return False
+    return True
 
 
 def save(run: Run, folder: Path) -> tuple[Path, Path]:

@@ -172,8 +172,8 @@ def parse_sample_bytes(text: str) -> tuple[int, float]:
     except ValueError:
         raise UsageError(f"cannot read variation '{variation}'", hint="write it like 110kB:0.5") from None
     size = parse_bytes(mean)
-    if size < 1:
-        raise UsageError(f"sample size '{text}' is not positive", hint="write it like 110kB:0.5")
+    if not 1 <= size <= 1 << 40:
+        raise UsageError(f"sample size '{text}' is outside 1 B to 1 TiB", hint="write it like 110kB:0.5")
     return size, cv
 
 

@@ -25,11 +25,11 @@ class Key:
     apply: Callable[[Setting, float, Profile], Setting]
 
 
-def _count(least: int) -> Callable[[str], float]:
+def _count(least: int, most: int = 4096) -> Callable[[str], float]:
     def read(text: str) -> float:
         number = int(text)
-        if not least <= number <= 4096:
-            raise ValueError(f"a whole number from {least} to 4096")
+        if not least <= number <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
         return float(number)
 
     return read
@@ -64,7 +64,7 @@ KEYS = {
         Key(
             "batch_size",
             "samples in a batch; the step's time grows with it",
-            _count(1),
+            _count(1, 10_000_000),
             lambda s, v, p: s.at(batch_size_factor=v / p.samples_per_batch),
         ),
         Key("step_ms", "time of the step, 0 drains the loader", _not_negative, lambda s, v, _: s.at(step_s=v / 1e3)),
