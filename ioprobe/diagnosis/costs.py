@@ -187,6 +187,23 @@ def _hottest(stacks: StackShares | None) -> dict[Stage, HotFrame]:
     return found
 
 
+def place_of(frame: HotFrame | None) -> str:
+    """Return `` (function, file:line)`` for a sentence, '' for None; a package's file counts from the package.
+
+    >>> place_of(HotFrame(stage=Stage.DECODE, function="f", file="/x/site-packages/PIL/Image.py", line=7, samples=1))
+    ' (f, PIL/Image.py:7)'
+    """
+    if frame is None:
+        return ""
+    file = frame.file
+    for marker, kept in (("site-packages/", ""), ("dist-packages/", ""), ("/ioprobe/data/", "ioprobe/data/")):
+        _, found, rest = file.rpartition(marker)
+        if found:
+            file = kept + rest
+            break
+    return f" ({frame.function}, {file}:{frame.line})"
+
+
 def stage_table(costs: WorkerCosts | None, samples_per_batch: float, main: dict[Stage, float]) -> list[StageCost]:
     """Return the stages per sample, workers first, then the main process's.
 

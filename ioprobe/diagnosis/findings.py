@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.run import Limit, Stage
 from ioprobe.units import format_count, format_seconds, format_share
@@ -247,7 +248,7 @@ def _pin_stage(e: Evidence) -> Finding | None:
     if share < 0.4:
         return None
     where = next((f for f in threads.hottest if f.stage not in (Stage.WAIT, Stage.LOCK, Stage.TRANSPORT)), None)
-    place = f" ({where.function}, {where.file}:{where.line})" if where else ""
+    place = place_of(where)
     idle = f" while workers idle {format_share(costs.idle_share)} of the time" if costs else ""
     return Finding(
         "pin-thread",
@@ -294,7 +295,7 @@ def _lock(e: Evidence) -> Finding | None:
     if share < 0.3:
         return None
     frame = costs.hottest.get(Stage.LOCK)
-    place = f" ({frame.function}, {frame.file}:{frame.line})" if frame else ""
+    place = place_of(frame)
     return Finding(
         "lock",
         Limit.LOCK_CONTENTION,

@@ -8,6 +8,7 @@ moderately and highly input-bound.
 
 from __future__ import annotations
 
+from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.findings import LAYOUT_FINDINGS, Finding, fetch_limit, find_all
 from ioprobe.diagnosis.types import Verdict
@@ -181,7 +182,7 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     stage = {Limit.DECODE: Stage.DECODE, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
     seconds = costs.collate_s if stage is Stage.COLLATE else costs.fetch_s.get(stage or Stage.DECODE, 0.0)
     frame = costs.hottest.get(stage) if stage else None
-    place = f" ({frame.function}, {frame.file}:{frame.line})" if frame else ""
+    place = place_of(frame)
     return (
         f"{limit.value} takes {format_seconds(seconds / per)} a sample{place}, {format_share(costs.cpu_share)} of the "
         f"worker's time is CPU, and {workers} {'has' if e.workers == 1 else 'share'} {e.cores:g} cores"
