@@ -232,3 +232,13 @@ def test_the_lowest_rung_is_the_part_of_the_loader_that_explains_it() -> None:
     run = make_run(loop_wait_s=0.03, step_s=0.02, loader_cycle_s=0.05, worker=rows, stages=[stacks(decode=100)])
     lowest = [rung.stage for rung in diagnose(run).diagnosis.ladder if rung.lowest]
     assert lowest == [Stage.DECODE]
+
+
+def test_a_step_that_loses_a_third_to_the_workers_is_balanced_and_oversubscribed() -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.03, cpu_s=0.029)
+    run = make_run(loop_wait_s=0.001, step_s=0.036, loader_cycle_s=0.012, worker=rows)
+    assert run.step is not None
+    run.step.durations_s, run.step.cpu_s = [0.020] * 50, [0.038] * 50
+    found = diagnose(run).diagnosis
+    assert (found.verdict, found.limiting_stage) == (Verdict.BALANCED, Limit.OVERSUBSCRIPTION)
+    assert found.unexplained or "1.80 times as long" in found.evidence

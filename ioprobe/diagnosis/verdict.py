@@ -78,7 +78,9 @@ def _from_loop(e: Evidence, findings: list[Finding]) -> Decision:
     assert e.step is not None
     stall, ratio = e.stall or 0.0, e.ratio
     contention = next((f for f in findings if f.code == "step-contention"), None)
-    if contention is not None and stall < HIGH_STALL and (ratio is None or ratio < NEAR + 0.4):
+    near = ratio is None or ratio < NEAR + 0.4
+    # Losing a quarter to each other outweighs which of the two is slower alone.
+    if contention is not None and stall < HIGH_STALL and (near or contention.strength >= 0.75):
         return Verdict.BALANCED, contention.limit, contention.text
     if stall < LOW_STALL:
         if ratio is not None and ratio < NEAR and not _hidden_deficit(e):
