@@ -242,3 +242,9 @@ def test_a_step_that_loses_a_third_to_the_workers_is_balanced_and_oversubscribed
     found = diagnose(run).diagnosis
     assert (found.verdict, found.limiting_stage) == (Verdict.BALANCED, Limit.OVERSUBSCRIPTION)
     assert found.unexplained or "1.80 times as long" in found.evidence
+
+
+def test_waiting_that_a_fast_loader_does_not_explain_is_undecided() -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.002, cpu_s=0.002, idle_s=0.08)
+    run = make_run(loop_wait_s=0.012, step_s=0.05, loader_cycle_s=0.001, worker=rows)
+    assert diagnose(run).diagnosis.verdict is Verdict.UNDECIDED

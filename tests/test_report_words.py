@@ -69,3 +69,16 @@ def test_the_lowest_rung_stays_visible_on_a_logarithmic_axis() -> None:
     axis = bars.rate_axis([219.0, 31_900.0])
     assert axis.log
     assert 0.05 < axis.place(219.0) < axis.place(400.0) < axis.place(31_900.0) == 1.0
+
+
+def test_every_judgement_has_a_sentence() -> None:
+    from ioprobe.diagnosis.types import Advice
+    from ioprobe.report import words
+    from ioprobe.stats import Estimate
+
+    wide = Advice(
+        code="IO601", action="", because="", gain=Estimate(0.1, -0.9, 1.2, 9), verified=Estimate(0.8, 0.6, 1.0, 9)
+    )
+    assert words.judgement(wide) == "wide"
+    for word in ("less", "more", "noise", "wide", "held"):
+        assert words.JUDGEMENTS[word]

@@ -102,7 +102,15 @@ def _from_loop(e: Evidence, findings: list[Finding]) -> Decision:
             return Verdict.MISCONFIGURED, misconfigured.limit, misconfigured.text
     if stall < HIGH_STALL and (ratio is None or 0.75 <= ratio <= NEAR):
         return Verdict.BALANCED, None, _balanced(e)
+    if ratio is not None and ratio > 1.5 and e.loop.release_share < LOW_STALL:
+        return _unexplained(e)
     return _bound_by_data(e, findings)
+
+
+def _unexplained(e: Evidence) -> Decision:
+    """The loader alone is much faster than the step, no cause was found, and yet the loop waited."""
+    load = f"; other processes used {e.foreign_cores:.1f} of {e.cores:g} cores" if e.foreign_cores > 0.2 else ""
+    return Verdict.UNDECIDED, None, f"the loop's waiting is not explained: {_rates(e)}{load}; measure again"
 
 
 def _hidden_deficit(e: Evidence) -> bool:

@@ -166,6 +166,7 @@ JUDGEMENTS = {
     "more": "The prediction missed: the real run gained more.",
     "noise": "The real run cannot tell this gain from noise.",
     "held": "The real run agreed with the prediction.",
+    "wide": "The real run lies within the prediction's wide interval, far from its middle.",
 }
 """What a real run said of a prediction, by the word that ``judgement`` returns."""
 
