@@ -246,5 +246,26 @@ def test_a_step_that_loses_a_third_to_the_workers_is_balanced_and_oversubscribed
 
 def test_waiting_that_a_fast_loader_does_not_explain_is_undecided() -> None:
     rows = worker_batches(200, workers=2, fetch_s=0.002, cpu_s=0.002, idle_s=0.08)
-    run = make_run(loop_wait_s=0.012, step_s=0.05, loader_cycle_s=0.001, worker=rows)
+    run = make_run(loop_wait_s=0.022, step_s=0.05, loader_cycle_s=0.001, worker=rows)
     assert diagnose(run).diagnosis.verdict is Verdict.UNDECIDED
+
+
+def test_a_short_step_that_feels_the_price_of_a_hand_over_is_compute_bound() -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.0005, cpu_s=0.0005, idle_s=0.02)
+    run = make_run(loop_wait_s=0.0016, step_s=0.012, loader_cycle_s=0.0008, worker=rows)
+    assert diagnose(run).diagnosis.verdict is Verdict.COMPUTE_BOUND
+
+
+def test_one_whole_epoch_tells_of_workers_that_start_anew() -> None:
+    rows = worker_batches(90, workers=2, fetch_s=0.01, cpu_s=0.001, idle_s=0.03)
+    run = make_run(
+        loop_wait_s=0.0005,
+        step_s=0.02,
+        loader_cycle_s=0.006,
+        n=90,
+        worker=rows,
+        settings={"persistent_workers": False},
+        loop={"epoch_batches": 60, "edge_s": 3.0},
+    )
+    found = diagnose(run).diagnosis
+    assert (found.verdict, found.limiting_stage) == (Verdict.MISCONFIGURED, Limit.WORKER_STARTUP)

@@ -133,6 +133,10 @@ def _window(run: LoaderRun, cycle: Floats, wait: Floats) -> tuple[np.ndarray[tup
     if starts.size >= 3 and (starts[-1] - starts[1]) >= 0.3 * n:
         use[starts[1] : starts[-1]] = True
         return use, int(starts.size - 2)
+    # Two epochs begun, the workers started anew for each: the first is as good an epoch as any.
+    if starts.size == 2 and _respawns(run) and starts[1] >= 0.3 * n:
+        use[: starts[1]] = True
+        return use, 1
     least = min(max(run.warmup_batches, 1), max(1, n - _FEWEST))
     if starts.size >= 2 and n - starts[1] >= max(_FEWEST, n // 2):
         least = max(least, int(starts[1]))  # the first epoch is done: it was the warm-up
@@ -146,6 +150,11 @@ def _window(run: LoaderRun, cycle: Floats, wait: Floats) -> tuple[np.ndarray[tup
     if run.stopped_because in ("failed", "interrupted") and use.sum() > 3:
         use[-1] = False  # cut short
     return use, 0
+
+
+def _respawns(run: LoaderRun) -> bool:
+    settings = run.settings
+    return settings is not None and settings.num_workers > 0 and not settings.persistent_workers
 
 
 def _first_epoch(run: LoaderRun, cycle: Floats, wait: Floats) -> float | None:

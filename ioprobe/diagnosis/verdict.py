@@ -103,7 +103,8 @@ def _from_loop(e: Evidence, findings: list[Finding]) -> Decision:
     if stall < HIGH_STALL and (ratio is None or 0.75 <= ratio <= NEAR):
         return Verdict.BALANCED, None, _balanced(e)
     if ratio is not None and ratio > 1.5 and e.loop.release_share < LOW_STALL:
-        return _unexplained(e)
+        # Handing over a batch has a fixed price, which short steps feel; past a fifth of the time it is no price.
+        return _bound_by_step(e) if stall < HIGH_STALL and ratio > 2 else _unexplained(e)
     return _bound_by_data(e, findings)
 
 

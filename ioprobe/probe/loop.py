@@ -240,8 +240,9 @@ class LoopMeter:
         return False
 
     def _needs_more(self, elapsed: float) -> bool:
-        """Whether batches are so slow that the budget held too few: then it may take up to twice as long."""
-        return len(self.rows.call_s) < self.depth + _TOO_FEW and elapsed < 2 * self.seconds
+        """Whether batches, or short epochs, are too few for the budget: then it may take up to twice as long."""
+        few = len(self.rows.call_s) < self.depth + _TOO_FEW or (self.rows.epoch and self.rows.epoch[-1] == 1)
+        return bool(few) and elapsed < 2 * self.seconds
 
     def _is_narrow(self) -> bool:
         """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
