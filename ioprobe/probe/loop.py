@@ -84,6 +84,7 @@ class LoopMeter:
         self._fingerprints: list[int] = []
         self._most_fingerprints = 12 * max(1, settings.num_workers if settings else 1) if repeats else 0
         self._edges: list[float] = []
+        self._epochs_ended = 0
         self._first_batch_s: float | None = None
         self._failure: Failure | None = None
         self._stopped_because = "seconds"
@@ -151,6 +152,7 @@ class LoopMeter:
                     self._note_empty(epoch)
                     return
                 epoch, in_epoch = epoch + 1, 0
+                self._epochs_ended = epoch
                 if self._is_over():
                     return
                 continue
@@ -241,8 +243,8 @@ class LoopMeter:
 
     def _needs_more(self, elapsed: float) -> bool:
         """Whether batches, or short epochs, are too few for the budget: then it may take up to twice as long."""
-        few = len(self.rows.call_s) < self.depth + _TOO_FEW or (self.rows.epoch and self.rows.epoch[-1] == 1)
-        return bool(few) and elapsed < 2 * self.seconds
+        few = len(self.rows.call_s) < self.depth + _TOO_FEW or 0 < self._epochs_ended < 2
+        return few and elapsed < 2 * self.seconds
 
     def _is_narrow(self) -> bool:
         """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
