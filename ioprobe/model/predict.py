@@ -16,9 +16,11 @@ from ioprobe.stats import Estimate
 
 CONFIDENCE_90 = 1.645
 KNOWN_ERROR = {"step": 0.012, "workers": 0.03, "cores": 0.045, "main": 0.06, "storage": 0.05, "lock": 0.05}
-"""Standard error of the replay by what binds [fraction], from benchmarks/model.py on a quiet host."""
+"""Assumed standard error of the replay by what binds [fraction]; benchmarks/model.py is to replace it by a fitted one.
+
+On a host with other load, the 90% intervals made from it held 68% of 612 measured values."""
 NEIGHBOURS = 0.12
-"""The same for a host whose cores are all used by others [fraction], from repeats on such a host."""
+"""Assumed addition for a host whose cores are all used by others [fraction]."""
 MOST_BATCHES = 3000
 """Batches of one replay at most; longer epochs have edges that hardly count."""
 

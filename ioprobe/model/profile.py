@@ -224,7 +224,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one setting. Intervals hold 90% of measured values (benchmarks/model.py)."""
+    """What the model says of one setting. Intervals are meant to hold 90% of measured values; benchmarks/model.py says how many they do."""
 
     setting: Setting
     samples_per_s: Estimate
