@@ -224,7 +224,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one setting. Intervals are meant to hold 90% of measured values; benchmarks/model.py says how many they do."""
+    """What the model says of one setting.
+
+    Intervals are meant to hold 90% of measured values; benchmarks/model.py says how many they do.
+    """
 
     setting: Setting
     samples_per_s: Estimate
