@@ -260,3 +260,14 @@ def test_no_room_for_a_semaphore_is_a_full_shared_memory() -> None:
         names["make"]()
     assert failure_of(semaphore.value, "loop").kind == "shared-memory"
     assert failure_of(OSError(28, "No space left on device"), "loop").kind == "exception"
+
+
+def test_a_worker_ended_by_a_signal_is_named_whatever_the_main_process_saw() -> None:
+    from ioprobe.probe.failures import blame_signal
+    from ioprobe.run import Failure
+
+    seen = Failure(phase="loop", kind="exception", message="FileNotFoundError: no such socket")
+    assert blame_signal(seen, [0, -9]).kind == "killed"
+    assert blame_signal(seen, [-7]).kind == "shared-memory"
+    assert blame_signal(seen, [0, -15]) is seen
+    assert "SIGKILL" in blame_signal(seen, [-9]).message

@@ -37,6 +37,8 @@ class IteratorTrace:
         self.ring = Ring(max(1, self.num_workers))
         self.stacks_hz = stacks_hz
         self.pids: list[int] = []
+        self.processes: list[Any] = []
+        """The workers' ``Process`` objects, for their exit codes."""
         self.call_s: list[float] = []
         self.return_s: list[float] = []
         self.cpu_s: list[float] = []
@@ -222,7 +224,8 @@ def _init_multi(
         finally:
             family.holder._worker_loop = loop
     trace.init_s = now() - trace.begin_s
-    trace.pids = [w.pid for w in getattr(self, "_workers", []) if w.pid]
+    trace.processes = list(getattr(self, "_workers", []))
+    trace.pids = [w.pid for w in trace.processes if w.pid]
     _time_transport(self, trace)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import traceback
+
+import msgspec
 
 from ioprobe.errors import IoprobeError
 from ioprobe.probe.target import first_line, user_line
@@ -33,6 +36,23 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     if isinstance(error, IoprobeError) and error.hint:
         hint = error.hint
     return Failure(phase=phase, kind=kind, message=message, where=where or user_line(error), hint=hint)
+
+
+def blame_signal(failure: Failure, exit_codes: list[int]) -> Failure:
+    """Return the failure as the death of a worker where one was ended by a signal.
+
+    What the main process sees of it depends on the moment: a message of PyTorch's, a broken connection, a missing
+    socket. The exit code does not.
+    """
+    signals = {-code for code in exit_codes if code < 0}
+    if failure.kind not in ("exception", "worker-died") or not signals & {signal.SIGKILL, signal.SIGBUS}:
+        return failure
+    bus = signal.SIGBUS in signals
+    kind, hint = _kind(RuntimeError("bus error" if bus else "killed by signal: Killed"), "")
+    name = "SIGBUS" if bus else "SIGKILL"
+    return msgspec.structs.replace(
+        failure, kind=kind, hint=hint, message=f"a worker was ended by {name}; the main process saw {failure.message}"
+    )
 
 
 def _kind(error: BaseException, text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.meeting import Meetings
 from ioprobe.instrument.stacks import StackSampler
 from ioprobe.instrument.stages import Frame, classify, is_user_frame
-from ioprobe.probe.failures import failure_of
+from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
 from ioprobe.probe.rows import align, start_times, worker_batches, worker_memory, worker_stacks
@@ -120,7 +121,7 @@ class LoopMeter:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             phase = "step" if getattr(error, "_ioprobe_in_step", False) else ("loop" if self.step else "loader")
-            self._failure = failure_of(error, phase)
+            self._failure = blame_signal(failure_of(error, phase), self._exit_codes())
             self._stopped_because = "failed"
         finally:
             if self._sampler:
@@ -270,6 +271,12 @@ class LoopMeter:
 
     def _pids(self) -> list[int]:
         return [pid for trace in self._recorder.traces[-4:] for pid in trace.pids]
+
+    def _exit_codes(self) -> list[int]:
+        """Return the exit codes of workers that ended; negative ones are signals."""
+        time.sleep(0.05)  # the kernel may still be busy with burying them
+        codes = [p.exitcode for trace in self._recorder.traces for p in trace.processes]
+        return [code for code in codes if code is not None]
 
     def _traces(self) -> list[IteratorTrace]:
         """Return the traces of the loader itself: the first DataLoader that it is or holds."""
