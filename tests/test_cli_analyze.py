@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -135,12 +136,13 @@ def test_a_worker_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
 def test_a_killed_worker_is_a_verdict_about_memory_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    result = analyze(tmp_path, "worker_killed", "--format", "json")
-    assert json.loads(result.stdout)["diagnosis"]["verdict"] == "misconfigured"
-    assert "killed" in json.loads(result.stdout)["diagnosis"]["evidence"]
-    assert list((tmp_path / "tmp").iterdir()) == []
+    # A short path: sockets live below it, and their names may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="io") as short:
+        monkeypatch.setenv("TMPDIR", short)
+        result = analyze(tmp_path, "worker_killed", "--format", "json")
+        assert json.loads(result.stdout)["diagnosis"]["verdict"] == "misconfigured"
+        assert "killed" in json.loads(result.stdout)["diagnosis"]["evidence"]
+        assert list(Path(short).iterdir()) == []
 
 
 def test_a_page_that_cannot_be_written_does_not_cost_the_report(tmp_path: Path) -> None:
