@@ -145,6 +145,25 @@ def steady_start(values: ArrayLike, at_most: float = 0.5) -> int:
     return int(np.argmin(score[:last])) * group
 
 
+def drained(levels: ArrayLike) -> int:
+    """Return the index from which a queue that was full at first stays at its floor; 0 where none drained.
+
+    Args:
+        levels: Entries in the queue each time one was taken, in order, shape (batches,).
+
+    >>> drained([0, 30, 24, 18, 12, 6, 1, 0, 1, 1, 0, 1]), drained([8] * 12), drained([9, 8, 7, 8, 9, 8, 7, 8, 9, 9])
+    (6, 0, 0)
+    """
+    x = np.asarray(levels, dtype=np.float64)
+    if x.size < 9:
+        return 0
+    floor = float(np.median(x[-(x.size // 4) :]))
+    top = int(np.argmax(x[: x.size // 2]))
+    if floor > 2 or x[top] < floor + 4 or x[: x.size // 3].mean() < floor + 3:
+        return 0
+    return top + int(np.argmax(x[top:] <= floor + 1))
+
+
 def percentile(values: ArrayLike, q: float) -> float | None:
     """Return the q-quantile (0..1) of a series, or None when it is empty."""
     x = np.asarray(values, dtype=np.float64)

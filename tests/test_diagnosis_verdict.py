@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from made_runs import main_batches, make_run, stacks, worker_batches
 
@@ -269,3 +271,16 @@ def test_one_whole_epoch_tells_of_workers_that_start_anew() -> None:
     )
     found = diagnose(run).diagnosis
     assert (found.verdict, found.limiting_stage) == (Verdict.MISCONFIGURED, Limit.WORKER_STARTUP)
+
+
+def test_what_a_deep_queue_hid_is_left_out_until_it_has_drained() -> None:
+    run = make_run(loop_wait_s=0.05, step_s=0.05, loader_cycle_s=0.1, settings={"prefetch_factor": 32})
+    main = run.loaders[0].main
+    hidden = 150  # of 200: past the half that a rule for warm-ups may cut
+    for k in range(hidden):
+        main.ready[k] = 60 - 60 * k // hidden
+        main.wait_s[k] = 0.0
+    main.call_s = list(itertools.accumulate((w + 0.05 for w in main.wait_s), initial=0.0))[:-1]
+    share = diagnose(run).diagnosis.stall_share.measured
+    assert share is not None
+    assert share.value == pytest.approx(0.5, abs=0.02)

@@ -143,6 +143,8 @@ def _window(run: LoaderRun, cycle: Floats, wait: Floats) -> tuple[np.ndarray[tup
     body = slice(least, n)
     # What the queue hid at first shows in the waits; what the cycle shows besides is a first slow step.
     cut = max(stats.steady_start(wait[body]), stats.steady_start(cycle[body]) if n - least >= 40 else 0)
+    # A deep queue may take most of the measurement to drain, which that rule cannot see past half.
+    cut = max(cut, stats.drained(run.main.ready[:n]) - least)
     cut = min(cut, max(0, n - least - _FEWEST))
     use[least + cut :] = True
     # An epoch longer than the measurement: one edge in the window would weigh more than it does in training.

@@ -245,7 +245,13 @@ class LoopMeter:
     def _needs_more(self, elapsed: float) -> bool:
         """Whether batches, or short epochs, are too few for the budget: then it may take up to twice as long."""
         few = len(self.rows.call_s) < self.depth + _TOO_FEW or 0 < self._epochs_ended < 2
-        return few and elapsed < 2 * self.seconds
+        return (few or self._lives_on_its_queue()) and elapsed < 2 * self.seconds
+
+    def _lives_on_its_queue(self) -> bool:
+        """Whether the queue of prefetched batches still drains, or has only just done so."""
+        ready = self._ready()
+        emptied = stats.drained(ready)
+        return len(ready) - emptied < _FEWEST_BATCHES if emptied else self._is_draining(len(ready) // 2)
 
     def _is_narrow(self) -> bool:
         """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
@@ -263,11 +269,14 @@ class LoopMeter:
 
     def _is_draining(self, start: int) -> bool:
         """Whether the queue of ready batches still shrinks: the loop lives on what was prefetched."""
-        ready = [r for trace in self._recorder.traces for r in trace.ready if r >= 0][start:]
+        ready = self._ready()[start:]
         if len(ready) < 9:
             return False
         third = len(ready) // 3
         return sum(ready[-third:]) / third < sum(ready[:third]) / third - 1.0
+
+    def _ready(self) -> list[int]:
+        return [r for trace in self._recorder.traces for r in trace.ready if r >= 0]
 
     def _pids(self) -> list[int]:
         return [pid for trace in self._recorder.traces[-4:] for pid in trace.pids]
