@@ -57,17 +57,19 @@ def time_per_batch(dataset: Work, step_s: float, seconds: float, *, instrumented
         uninstall = install(recorder)
         sampler.start()
     try:
-        count, began = 0, 0.0
+        began = ended = 0.0
+        count = 0
         for k, _ in enumerate(loader):
             if step_s:
                 time.sleep(step_s)
             if k == 10:
                 began = time.perf_counter()
             elif k > 10:
-                count = k - 10
-                if time.perf_counter() - began >= seconds:
+                # Read here: leaving the loop ends the workers, which is no part of a batch.
+                count, ended = k - 10, time.perf_counter()
+                if ended - began >= seconds:
                     break
-        return (time.perf_counter() - began) / count
+        return (ended - began) / count
     finally:
         if instrumented:
             sampler.stop()

@@ -1,6 +1,6 @@
 """A sampler of Python stacks inside a process, cheap enough to leave on.
 
-A thread wakes some 25 times a second, looks where the others stand, and counts.
+A thread wakes a dozen times a second, looks where the others stand, and counts.
 Which call a frame is in comes from the bytecode position (Python 3.11 and
 newer), so that a call into C (``zlib.decompress``, ``lock.acquire``) has a name
 although it has no Python frame.
@@ -18,7 +18,8 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
-DEFAULT_HZ = 25.0
+DEFAULT_HZ = 12.5
+"""A sample costs the threads it looks at some 0.1 to 0.2 ms: their caches, and a hand-over of the interpreter."""
 _DEEPEST = 48
 
 Key = tuple[tuple[int, int], ...]
@@ -40,6 +41,7 @@ class StackSampler:
         # Hashing a code object walks through all its bytecode: keys hold identities, and this keeps them valid.
         self._codes: dict[int, CodeType] = {}
         self._stop = threading.Event()
+        self._flushing = threading.Lock()
         self.skip: set[int] = set()
         self._thread = threading.Thread(target=self._run, name="ioprobe-stacks", daemon=True)
 
@@ -47,13 +49,22 @@ class StackSampler:
         """Begin to sample."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End, and flush once more."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End, and flush once more.
+
+        Args:
+            wait: Whether to return only once the thread has ended, up to a period later. A worker on its way out
+                must not keep its main process waiting that long.
+        """
         self._stop.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if wait and self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(2.0)
+        self._flush()
+
+    def _flush(self) -> None:
         if self._on_flush:
-            self._on_flush(self.encode())
+            with self._flushing:
+                self._on_flush(self.encode())
 
     def reset(self) -> None:
         """Forget what was counted so far (the end of a warm-up)."""
@@ -65,6 +76,8 @@ class StackSampler:
         # Event.wait would take a lock that the sampled threads may hold at fork; a plain sleep does not.
         while not self._stop.is_set():
             time.sleep(self._period_s)
+            if self._stop.is_set():
+                return
             frames = sys._current_frames()
             for ident, frame in frames.items():
                 if ident == me or ident in self.skip:
@@ -74,7 +87,7 @@ class StackSampler:
             del frames
             if self._on_flush and time.monotonic() - last_flush > pause_s:
                 begin = time.monotonic()
-                self._on_flush(self.encode())
+                self._flush()
                 last_flush = time.monotonic()
                 # Naming many different stacks takes the interpreter's lock: less often, the longer it takes.
                 pause_s = max(1.0, 200 * (last_flush - begin))

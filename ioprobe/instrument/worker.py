@@ -179,7 +179,7 @@ class WorkerEntry:
             loop(*bound.args, **bound.kwargs)
         finally:
             if sampler:
-                sampler.stop()
+                sampler.stop(wait=False)
 
 
 def time_collate(clock: BatchClock) -> None:

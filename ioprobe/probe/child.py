@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ioprobe.errors import IoprobeError, TargetError, UsageError
+from ioprobe.instrument.stacks import DEFAULT_HZ
 from ioprobe.probe import protocol
 from ioprobe.probe.target import accepted_keywords, as_target_error, is_factory, load_function
 
@@ -47,7 +48,7 @@ class Child:
         self._step_source = ""
         self._batch: Any = None
         self._batch_samples: int | None = None
-        self._stacks_hz = 25.0
+        self._stacks_hz = DEFAULT_HZ
         self._team: protocol.Team | None = None
         self._store: Any = None
         self._meetings: Any = None

@@ -18,7 +18,7 @@ from ioprobe.instrument.clocks import device_read_bytes, now, thread_cpu
 from ioprobe.instrument.facts import find_dataloaders
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.meeting import Meetings
-from ioprobe.instrument.stacks import StackSampler
+from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler
 from ioprobe.instrument.stages import Frame, classify, is_user_frame
 from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
@@ -64,7 +64,7 @@ class LoopMeter:
         least_s: float = 3.0,
         batch_samples: int | None = None,
         repeats: bool = False,
-        stacks_hz: float = 25.0,
+        stacks_hz: float = DEFAULT_HZ,
         stop: threading.Event | None = None,
         progress: Progress | None = None,
         pacer: Pacer | None = None,

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ioprobe.instrument.stacks import DEFAULT_HZ
+
 
 class Team(msgspec.Struct, frozen=True, kw_only=True):
     """The other ranks of the same job, and the key-value store where they meet."""
@@ -34,7 +36,7 @@ class Load(msgspec.Struct, tag="load", frozen=True, kw_only=True):
     loader_options: dict[str, Any] = {}
     """Keywords for the factory, or settings of the built-in loader."""
     batch_samples: int | None = None
-    stacks_hz: float = 25.0
+    stacks_hz: float = DEFAULT_HZ
     team: Team | None = None
     """Given with several ranks."""
 
