@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 Path = tuple[str, ...]
+_MOST_DEPTH = 16
+"""Parts of a key that are places of their own; no key of ours has as many."""
 _PART = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
 _IGNORE = re.compile(r"#\s*ioprobe:\s*ignore\s*\[([A-Za-z0-9,\s]*)\]\s*:?\s*(.*?)\s*$")
 
@@ -66,7 +68,7 @@ def scan(text: str) -> Places:
             path = table
         else:
             path = table + _dotted(body, "=")
-        for length in range(len(table) + 1, len(path) + 1):
+        for length in range(len(table) + 1, min(len(path), _MOST_DEPTH) + 1):
             keys.setdefault(path[:length], Place(line, column))
         keys.setdefault(path, Place(line, column))
         found = _IGNORE.search(comment)

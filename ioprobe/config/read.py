@@ -22,6 +22,9 @@ tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) 
 
 FILE_NAME = "ioprobe.toml"
 
+_MOST_CHARS = 1 << 20
+_MOST_DOTS = 2000
+"""Dots on one line: parsing a key takes the square of them."""
 
 class Config(ConfigFile, frozen=True, kw_only=True):
     """A file that was read: its tables, and where each key stands in it."""
@@ -133,14 +136,12 @@ def parse_config(text: str, name: str = FILE_NAME) -> Config:
     >>> parse_config("[pipelines.train]\\nnum_workers = 4").pipelines["train"].num_workers
     4
     """
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_toml_message(name, text, error), hint="mend the TOML at that place") from None
+    tree = _parsed(text, name)
     prefix: tuple[str, ...] = ()
     if Path(name).name == "pyproject.toml":
         prefix = ("tool", "ioprobe")
-        tree = tree.get("tool", {}).get("ioprobe")
+        tool = tree.get("tool")
+        tree = tool.get("ioprobe") if isinstance(tool, dict) else None
         if tree is None:
             raise ConfigError(f"'{name}' has no table [tool.ioprobe]", hint=f"add it, or pass an {FILE_NAME}")
     places = scan(text)
@@ -155,6 +156,18 @@ def parse_config(text: str, name: str = FILE_NAME) -> Config:
 
 
 def config_schema() -> dict[str, Any]:
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    if len(text) > _MOST_CHARS or any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise ConfigError(f"cannot read '{name}': too large for settings", hint=f"pass an {FILE_NAME}")
+    try:
+        tree: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_toml_message(name, text, error), hint="mend the TOML at that place") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets without end
+        raise ConfigError(f"cannot read '{name}': {error}", hint="mend the TOML") from None
+    return tree
+
+
     """Return the JSON Schema of ``ioprobe.toml``."""
     return msgspec.json.schema(ConfigFile)
 
@@ -176,8 +189,8 @@ def _in_folder(folder: Path) -> Path | None:
     project = folder / "pyproject.toml"
     if project.is_file():
         try:
-            tool = tomllib.loads(project.read_text(encoding="utf-8")).get("tool", {})
-        except (OSError, ValueError):
+            tool = _parsed(project.read_text(encoding="utf-8"), str(project)).get("tool", {})
+        except (OSError, ValueError, ConfigError):
             return None  # another tool's broken file is not this one's business
         if isinstance(tool, dict) and "ioprobe" in tool:
             return project

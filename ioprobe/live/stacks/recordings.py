@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -18,15 +19,19 @@ from ioprobe.instrument.stages import Frame, known_call
 from ioprobe.live.traces.events import open_text
 
 _EXPECTED = "pass py-spy's raw, speedscope or chrometrace output, a Kineto trace, or a Nsight Systems SQLite export"
-_MOST_BYTES = 2 << 30
+_MOST_BYTES = 512 << 20
+_MOST_FRAMES = 1000
+_MOST_HEADS = 64
+"""Process frames of one stack."""
 _PROCESS = re.compile(r'^process (\d+)(?::"(.*)")?$', re.DOTALL)
 _THREAD = re.compile(r"^thread \((?:0x)?([0-9A-Fa-f]+)\)(?:: ?\"?(.*?)\"?)?$")
 _FRAME = re.compile(r"^(.*) \((.*?)(?::(\d+))?\)$", re.DOTALL)
 _PROFILE = re.compile(r'^Process (\d+) Thread (\w+)(?: "(.*)")?')
 # A process frame of a raw line holds a command, which may hold any character, line ends too (python -c): it ends at a
 # quote that is followed by what can only be the next frame.
-_RAW_HEAD = re.compile(
-    r'process \d+:"(?:.*?)"(?=;(?:thread \(|process \d+:"|[^;\n]{1,300} \([^;\n]*\)(?:;| \d+(?:\n|\Z))))', re.DOTALL
+_HEAD_BEGINS = re.compile(r'process \d+:"')
+_HEAD_ENDS = re.compile(
+    r'"(?=;(?:thread \(|process \d+:"|[^;\n(]{1,300} \([^;\n]{0,1000}\)(?:;| \d+(?:\n|\Z))))', re.DOTALL
 )
 CHROME_UNIT_S = 0.01
 """Chrome traces hold times, not counts: each hundredth of a second counts as one stack."""
@@ -56,9 +61,14 @@ def read_stacks(path: str | Path) -> list[Stack]:
     """
     with open_text(path) as file:
         try:
-            data = file.read(_MOST_BYTES)
-        except (OSError, EOFError) as error:
+            data = file.read(_MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
             raise RunFileError(f"cannot read recording '{path}': {error}", hint="copy the file again") from None
+    if len(data) > _MOST_BYTES:
+        raise RunFileError(
+            f"recording '{path}' holds more than {_MOST_BYTES >> 20} MiB",
+            hint="record for a shorter time, or less often",
+        )
     head = data[:64].lstrip()
     if head[:1] in (b"{", b"["):
         stacks = _from_json(path, data)
@@ -76,7 +86,7 @@ def _from_json(path: str | Path, data: bytes) -> list[Stack]:
         raise RunFileError(f"cannot read recording '{path}': {error}", hint="record again") from None
     try:
         return parse_speedscope(found) if isinstance(found, dict) else parse_chrome(found)
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
         detail = f"{type(error).__name__}: {error}"
         raise RunFileError(f"recording '{path}' is not as py-spy writes it: {detail}", hint="record again") from None
 
@@ -89,12 +99,12 @@ def parse_raw(text: str, name: str = "recording") -> list[Stack]:
     """
     found: list[Stack] = []
     bad = 0
-    text = _RAW_HEAD.sub(lambda head: head.group().replace("\n", " "), text)
+    text = _heads_on_one_line(text)
     for line in text.split("\n"):
         if not line.strip():
             continue
         body, _, count = line.rpartition(" ")
-        if not count.isdecimal():
+        if not (count.isascii() and count.isdigit() and len(count) < 16):
             bad += 1
             if bad > 3 and bad > len(found):
                 raise RunFileError(
@@ -103,9 +113,12 @@ def parse_raw(text: str, name: str = "recording") -> list[Stack]:
                 )
             continue
         heads = []
-        while (match := _RAW_HEAD.match(f"{body} 1")) is not None:
-            heads.append(match.group())
-            body = body[match.end() :].removeprefix(";")
+        while len(heads) < _MOST_HEADS and (begins := _HEAD_BEGINS.match(body)) is not None:
+            ends = _HEAD_ENDS.search(f"{body} 1", begins.end())
+            if ends is None:
+                break
+            heads.append(body[: ends.end()])
+            body = body[ends.end() :].removeprefix(";")
         stack = _stack([*heads, *(part for part in body.split(";") if part)], int(count))
         if stack is not None:
             found.append(stack)
@@ -115,6 +128,15 @@ def parse_raw(text: str, name: str = "recording") -> list[Stack]:
             hint=_EXPECTED,
         )
     return found
+
+
+def _heads_on_one_line(text: str) -> str:
+    """Return the text with no line end inside a process frame; one pass, however many frames have no end."""
+    parts, at = [], 0
+    while (begins := _HEAD_BEGINS.search(text, at)) and (ends := _HEAD_ENDS.search(text, begins.end())):
+        parts += [text[at : begins.start()], text[begins.start() : ends.end()].replace("\n", " ")]
+        at = ends.end()
+    return "".join([*parts, text[at:]])
 
 
 def parse_speedscope(document: Mapping[str, Any]) -> list[Stack]:
@@ -153,6 +175,9 @@ def parse_chrome(events: Sequence[Mapping[str, Any]]) -> list[Stack]:
             spent[place] = spent.get(place, 0.0) + (now - since[key]) * 1e-6
         since[key] = now
         if event["ph"] == "B":
+            # Each stack is kept whole, so without a bound frames that are never left would fill memory.
+            if len(stack) >= _MOST_FRAMES:
+                raise ValueError(f"frames lie more than {_MOST_FRAMES} deep")
             args = event.get("args") or {}
             stack.append((str(event["name"]), str(args.get("filename") or ""), int(args.get("line") or 0)))
         elif stack:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 
@@ -22,6 +23,8 @@ from ioprobe.errors import RunFileError
 CHUNK_BYTES = 4 << 20
 _TRIES = 8
 """Seams that are tried where the last one was none."""
+_SALVAGED_CHARS = 8192
+"""Of an event that no decoder takes, only this much is searched: the search takes the square of it."""
 HEADER_BYTES = 64 << 20
 """The list of events must begin within this; device properties and process groups come before it."""
 
@@ -30,7 +33,7 @@ class Args(msgspec.Struct, gc=False):
     """The arguments of an event that matter."""
 
     device: int | str | None = None
-    correlation: int | None = None
+    correlation: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     nbytes: float | str | None = msgspec.field(name="bytes", default=None)
     collective: str | None = msgspec.field(name="Collective name", default=None)
     group: str | None = msgspec.field(name="Process Group Name", default=None)
@@ -256,7 +259,7 @@ class EventReader:
             event = _plain(_BARE.decode(words.encode()))
         except (msgspec.DecodeError, RecursionError):
             # Unescaped quotes: fields are told by the keys that follow them.
-            event = _salvage(words)
+            event = _salvage(words[:_SALVAGED_CHARS])
         if event is None:
             self.damaged += 1
         else:
@@ -317,9 +320,14 @@ def _pieces(text: bytes) -> list[bytes]:
 
 def _number(value: object) -> float | None:
     try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        found = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
+
+
+def _whole(number: float | None) -> int | None:
+    return int(number) if number is not None and abs(number) < 1 << 62 else None
 
 
 def _plain(raw: _BareEvent) -> Event | None:
@@ -332,7 +340,7 @@ def _plain(raw: _BareEvent) -> Event | None:
     device = found.get("device")
     args = Args(
         device=device if isinstance(device, (int, str)) else None,
-        correlation=None if correlation is None else int(correlation),
+        correlation=_whole(correlation),
         nbytes=_number(found.get("bytes")),
         collective=found.get("Collective name") if isinstance(found.get("Collective name"), str) else None,
         group=found.get("Process Group Name") if isinstance(found.get("Process Group Name"), str) else None,
@@ -343,12 +351,13 @@ def _plain(raw: _BareEvent) -> Event | None:
 
 def _salvage(words: str) -> Event | None:
     texts = dict(_TEXT_FIELD.findall(words))
-    numbers = {key: float(value) for key, value in _NUMBER_FIELD.findall(words)}
+    found = {key: _number(value) for key, value in _NUMBER_FIELD.findall(words)}
+    numbers = {key: value for key, value in found.items() if value is not None}
     if "ph" not in texts or "ts" not in numbers:
         return None
     args = Args(
-        device=int(numbers["device"]) if "device" in numbers else None,
-        correlation=int(numbers["correlation"]) if "correlation" in numbers else None,
+        device=_whole(numbers.get("device")),
+        correlation=_whole(numbers.get("correlation")),
         nbytes=numbers.get("bytes"),
     )
     return Event(

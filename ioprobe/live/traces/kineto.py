@@ -142,7 +142,7 @@ class _Collector:
             self.collectives.append((event.ts, duration, f"{label} {group}".strip()))
         if kind == Kind.TRANSFER and "Pageable" in event.name:
             device.pageable.append(duration)
-            if args is not None and isinstance(args.nbytes, (int, float)):
+            if args is not None and isinstance(args.nbytes, (int, float)) and math.isfinite(args.nbytes):
                 device.pageable_bytes = (device.pageable_bytes or 0.0) + args.nbytes
 
     def _kind(self, name: str, code: int) -> Kind:

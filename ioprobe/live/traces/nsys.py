@@ -60,9 +60,9 @@ def read_nsys(path: str | Path) -> list[Timeline]:
                     hint="run nsys profile --trace=cuda,nvtx, then nsys export --type sqlite",
                 )
             return _timelines(str(path), export)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:  # columns have no types in SQLite
         raise RunFileError(
-            f"cannot read Nsight Systems export '{path}': {error}",
+            f"cannot read Nsight Systems export '{path}': {str(error)[:200]}",
             hint="export it again with nsys export --type sqlite",
         ) from None
 
@@ -71,11 +71,14 @@ class _Export:
     def __init__(self, base: sqlite3.Connection) -> None:
         self.base = base
         self.base.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        rows = base.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        # No views: one may be a query without end.
+        rows = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(name) for (name,) in rows}
 
     def columns(self, table: str) -> set[str]:
         """Return the columns of a table; empty where it does not exist."""
+        if table not in self.tables:
+            return set()
         return {str(row[1]) for row in self.base.execute(f'PRAGMA table_info("{table}")')}
 
     def read(self, table: str, wanted: Iterable[str]) -> dict[str, NDArray[np.int64]]:
