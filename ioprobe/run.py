@@ -409,6 +409,26 @@ class LoaderRun(msgspec.Struct, kw_only=True):
     failure: Failure | None = None
 
 
+class SyncDifference(msgspec.Struct, kw_only=True):
+    """The same step with and without gradient synchronisation, in turn, on all ranks at once.
+
+    The optimizer gets no gradients in either case: it does the same, and the ranks' weights stay as they are.
+    """
+
+    switch: str
+    """What turned it off, such as ``DistributedDataParallel.no_sync``."""
+    with_s: list[float] = []
+    """Mean step of each round, gradients synchronised [s]."""
+    without_s: list[float] = []
+    """The same without, round by round [s]."""
+    steps: int = 0
+    """Steps that each mean covers."""
+    sharded: bool = False
+    """True where parameters are gathered in either case, so that the difference is a part of the communication."""
+    failed: str = ""
+    """Why it could not be measured; empty where it was."""
+
+
 class StepRun(msgspec.Struct, kw_only=True):
     """The training step on a resident batch, nothing else running."""
 
@@ -430,16 +450,24 @@ class StepRun(msgspec.Struct, kw_only=True):
     """Mean seconds per step in ``compute``, ``communication``, ``transfer``, ``checkpoint``, ``idle`` from a trace."""
     parts_steps: int = 0
     """Steps that the trace covers."""
+    sync: SyncDifference | None = None
+    """None with one rank, or where the step's synchronisation cannot be turned off."""
+    updates_per_step: float | None = None
+    """Optimizer steps per call, by torch's own hook: 0.25 with four micro-steps each; None where none was seen."""
     flops_per_step: float | None = None
     """Model FLOPs of a step: forward and backward, activation recomputation left out."""
     executed_flops_per_step: float | None = None
     """The same with recomputation, as the hardware ran it."""
+    flops_source: str = ""
+    """Formula and numbers where the FLOPs were declared; empty where torch counted them."""
     joules_per_step: float | None = None
     """Energy of the accelerator per step, from its own counter; None without one [J]."""
     kernel_time_share: float | None = None
     """Driver's "GPU utilization": share of its last sampling period in which any kernel ran [fraction]."""
     dtype: str | None = None
     """Type in which the matrix products run: ``float32``, ``bfloat16``, ``float16``, ..."""
+    accelerator: str = ""
+    """What an emulated step stands for, by name; empty where the step ran for real."""
     failure: Failure | None = None
 
 
@@ -674,4 +702,23 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the run file."""
-    return msgspec.json.schema(Run)
+    return json_schema(Run)
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a type.
+
+    A field's ``Meta(extra_json_schema={"types": [...]})`` names all types that its JSON may have, where these are more
+    than what it is decoded to.
+    """
+
+    def widen(node: Any) -> Any:
+        if isinstance(node, list):
+            return [widen(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        wide = {key: widen(value) for key, value in node.items() if key != "types"}
+        return wide | {"type": node["types"]} if isinstance(node.get("types"), list) else wide
+
+    found: dict[str, Any] = widen(msgspec.json.schema(kind))
+    return found

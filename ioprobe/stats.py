@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -20,14 +21,18 @@ CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
 
 
+# JSON has no infinity and no NaN; there it is null.
+Real = Annotated[float, msgspec.Meta(extra_json_schema={"types": ["number", "null"]})]
+
+
 class Estimate(msgspec.Struct, frozen=True):
     """A number that never travels without its interval."""
 
-    value: float
+    value: Real
     """The estimate, in the unit that its owner's field names."""
-    low: float
+    low: Real
     """Lower end of the 95% interval, same unit."""
-    high: float
+    high: Real
     """Upper end of the 95% interval, same unit."""
     n: int = 1
     """How many durations (or batches) it rests on; 1 means the interval is not known from the data."""

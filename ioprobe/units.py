@@ -155,3 +155,12 @@ def format_share(value: float | None) -> str:
     ('12.3%', 'not measured')
     """
     return NOT_MEASURED if value is None else f"{100 * value:.1f}%"
+
+
+def format_points(value: float | None) -> str:
+    """Return a difference of two shares; a share that falls from 80% to 20% changes by -60 points, not by -60%.
+
+    >>> format_points(-0.704), format_points(0.02), format_points(None)
+    ('-70.4 points', '+2.0 points', 'not measured')
+    """
+    return NOT_MEASURED if value is None else f"{100 * value:+.1f} points"

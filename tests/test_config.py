@@ -174,3 +174,11 @@ def test_the_schema_names_every_table() -> None:
     tables = schema["$defs"]["ConfigFile"]["properties"]
     assert set(tables) == {"pipelines", "host", "hosts", "budgets", "check", "compare", "attach", "analyze"}
     assert "num_workers" in schema["$defs"]["PipelineConfig"]["properties"]
+
+
+def test_the_schema_allows_what_people_write_sizes_as_text_and_keys_with_dashes() -> None:
+    tables = config_schema()["$defs"]
+    (size,) = [s for s in tables["PipelineConfig"]["properties"]["batch-bytes"]["anyOf"] if s["type"] != "null"]
+    assert size == {"type": ["integer", "string"], "description": "bytes or '64MiB'", "minimum": 0}
+    assert tables["CompareConfig"]["properties"]["noise"]["type"] == ["number", "string"]
+    assert "per-pipeline" in tables["CheckConfig"]["properties"]

@@ -7,7 +7,6 @@ from ioprobe.diagnosis.budgets import show
 from ioprobe.diagnosis.compare import MetricChange, compare
 from ioprobe.diagnosis.types import Outcome
 from ioprobe.run import Run
-from ioprobe.units import format_share
 
 
 def judge_baseline(base: Run, new: Run, bands: CompareConfig, pipeline: str, *, force: bool = False) -> list[Outcome]:
@@ -38,8 +37,4 @@ def describe_change(change: MetricChange) -> str:
     """Return a change in words: its size, interval and what it amounts to."""
     if change.verdict == "not judged":
         return "too few values to judge"
-    unit = " points" if change.scale == "points" else ""
-    sign = "+" if change.change.value >= 0 else ""
-    interval = f"95%: {format_share(change.change.low)} to {format_share(change.change.high)}"
-    word = f"much {change.verdict}" if change.large else change.verdict
-    return f"{sign}{format_share(change.change.value)}{unit} ({interval}): {word}"
+    return f"{change.size} (95%: {change.interval}): {change.word}"

@@ -16,15 +16,16 @@ from ioprobe.config.places import InlineIgnore, Place, Places, scan
 from ioprobe.config.types import BudgetsConfig, ConfigFile, HostConfig, PipelineConfig
 from ioprobe.config.validate import Problem, tidy
 from ioprobe.errors import ConfigError
+from ioprobe.run import json_schema
 
 # Python 3.10 has no tomllib; tomli is the same module under its first name.
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 FILE_NAME = "ioprobe.toml"
-
 _MOST_CHARS = 1 << 20
 _MOST_DOTS = 2000
 """Dots on one line: parsing a key takes the square of them."""
+
 
 class Config(ConfigFile, frozen=True, kw_only=True):
     """A file that was read: its tables, and where each key stands in it."""
@@ -155,7 +156,6 @@ def parse_config(text: str, name: str = FILE_NAME) -> Config:
     return Config(path=name, prefix=prefix, places=places, **fields)
 
 
-def config_schema() -> dict[str, Any]:
 def _parsed(text: str, name: str) -> dict[str, Any]:
     if len(text) > _MOST_CHARS or any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
         raise ConfigError(f"cannot read '{name}': too large for settings", hint=f"pass an {FILE_NAME}")
@@ -168,8 +168,13 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     return tree
 
 
-    """Return the JSON Schema of ``ioprobe.toml``."""
-    return msgspec.json.schema(ConfigFile)
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``ioprobe.toml``; every key may be written with dashes."""
+    found = json_schema(ConfigFile)
+    for table in found["$defs"].values():
+        keys = table.get("properties", {})
+        keys |= {key.replace("_", "-"): value for key, value in keys.items()}
+    return found
 
 
 def find_config(start: Path) -> Path | None:

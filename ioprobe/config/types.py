@@ -28,12 +28,14 @@ TORCH_NAMES = (
 )
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-Bytes = Annotated[int, Meta(ge=0, extra_json_schema={"type": ["integer", "string"], "description": "bytes or '64MiB'"})]
+Bytes = Annotated[
+    int, Meta(ge=0, extra_json_schema={"types": ["integer", "string"], "description": "bytes or '64MiB'"})
+]
 Seconds = Annotated[
-    float, Meta(ge=0, extra_json_schema={"type": ["number", "string"], "description": "seconds or '90ms'"})
+    float, Meta(ge=0, extra_json_schema={"types": ["number", "string"], "description": "seconds or '90ms'"})
 ]
 Share = Annotated[
-    float, Meta(ge=0, le=1, extra_json_schema={"type": ["number", "string"], "description": "0..1 or '5%'"})
+    float, Meta(ge=0, le=1, extra_json_schema={"types": ["number", "string"], "description": "0..1 or '5%'"})
 ]
 Format = Literal[
     "tar", "webdataset", "parquet", "arrow", "tfrecord", "mds", "litdata", "hdf5", "zarr", "npz", "npy", "jsonl",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.diagnosis.types import Outcome
-from ioprobe.run import Caveat
+from ioprobe.run import Caveat, json_schema
 
 # 1 (2026-11-28): first version.
 CHECK_SCHEMA = 1
@@ -77,4 +77,4 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_schema() -> dict[str, Any]:
     """Return the JSON Schema of the check report."""
-    return msgspec.json.schema(CheckReport)
+    return json_schema(CheckReport)

@@ -1,9 +1,13 @@
 """Two runs, compared: what changed, by how much, and whether that is more than noise.
 
-A change counts as *slower* only when it is significant **and** larger than the noise band. Where two runs were
-measured in alternating rounds, each with fresh workers, rounds are paired, so that whatever else the host did
-falls out. Two runs made one after the other cannot be paired: between them the host may have changed as much as
-it did from block to block within each, so the spread of blocks is not divided by their number.
+From first principles, with the change turned so that worse is positive and its 95% interval:
+
+- *slower*: significant at :data:`FALSE_ALARM`, **and** larger than the noise band. It fails builds, so false alarms
+  are what must be rare.
+- *faster*: the whole interval lies on the better side, and its centre beyond the noise band. Nothing fails by it.
+- *same*: the interval lies within the large band, and what it is centred on is below the noise band or not
+  distinguishable from nothing: no change that matters can hide.
+- *undecided*: everything else; a change that matters may be there, and more must be measured.
 
 Several figures are judged at once; Holm's procedure keeps the chance of any false alarm in one comparison at
 ``FALSE_ALARM`` (Holm, *A simple sequentially rejective multiple test procedure*, 1979).
@@ -11,26 +15,22 @@ Several figures are judged at once; Holm's procedure keeps the chance of any fal
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from ioprobe.config import CompareConfig
+from ioprobe.diagnosis.contrast import Contrast, contrast
 from ioprobe.diagnosis.differences import differences_of
-from ioprobe.diagnosis.metrics import Metric, metrics_of
+from ioprobe.diagnosis.metrics import metrics_of
 from ioprobe.errors import UsageError
-from ioprobe.run import Caveat, Run
+from ioprobe.run import Caveat, Run, json_schema
 from ioprobe.stats import Estimate
+from ioprobe.units import format_points, format_share
 
-Floats = NDArray[np.float64]
 # Chance that one comparison of equal runs calls anything slower: with 200 of them, one false alarm is rare.
 FALSE_ALARM = 0.001
-LEAST_VALUES = 4
 HEADLINES = ("samples_per_s", "loader_samples_per_s", "step_s")
-BOOTSTRAP_ROUNDS = 2000
 Change = Literal["slower", "faster", "same", "undecided", "not judged"]
 
 
@@ -56,6 +56,27 @@ class MetricChange(msgspec.Struct, frozen=True, kw_only=True):
     values: int = 0
     """Rounds or blocks on the smaller side."""
 
+    @property
+    def word(self) -> str:
+        """The verdict as it is shown."""
+        return f"much {self.verdict}" if self.large else self.verdict
+
+    @property
+    def size(self) -> str:
+        """The change with its sign and unit."""
+        return self._shown(self.change.value)
+
+    @property
+    def interval(self) -> str:
+        """The 95% interval in the same unit."""
+        low, high = self._shown(self.change.low), self._shown(self.change.high)
+        return f"{low.removesuffix(' points')} to {high}"
+
+    def _shown(self, value: float) -> str:
+        if self.scale == "points":
+            return format_points(value)
+        return f"{'+' if value >= 0 else ''}{format_share(value)}"
+
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A base and a new run."""
@@ -67,6 +88,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     """The figure that stands for the whole: loop throughput, else the loader's, else the step's."""
     metrics: list[MetricChange]
+    same_run: bool = False
+    """True where both are one and the same measurement."""
     differences: list[str] = []
     """What differs between the two hosts and settings, one line each."""
     unlike: list[str] = []
@@ -80,6 +103,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if self.verdict == "slower":
             return 1
         return 2 if self.verdict in ("undecided", "not judged") and undecided != "pass" else 0
+
+
+def compare_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a comparison."""
+    return json_schema(Comparison)
 
 
 def compare(base: Run, new: Run, *, bands: CompareConfig | None = None, force: bool = False) -> Comparison:
@@ -106,8 +134,9 @@ def compare(base: Run, new: Run, *, bands: CompareConfig | None = None, force: b
         shared.remove("tokens_per_s")
     if not shared:
         raise UsageError("the two runs share no figure", hint="pass two runs of 'ioprobe analyze' or 'ioprobe loader'")
-    raw = [_change(ours[name], theirs[name]) for name in shared]
-    judged = _judge(raw, bands)
+    contrasts = [contrast(ours[name], theirs[name], bands.noise) for name in shared]
+    same_run = base == new
+    judged = [_nothing(item) for item in contrasts] if same_run else _judge(contrasts, bands)
     headline = next((name for name in HEADLINES if name in shared), shared[0])
     verdict = next(change.verdict for change in judged if change.name == headline)
     if any(change.verdict == "slower" for change in judged):
@@ -116,12 +145,20 @@ def compare(base: Run, new: Run, *, bands: CompareConfig | None = None, force: b
         verdict=verdict,
         headline=headline,
         metrics=judged,
+        same_run=same_run,
         differences=differences,
         unlike=unlike,
         noise=bands.noise,
         large=bands.large,
-        caveats=_caveats(base, new, judged),
+        caveats=[_SAME_RUN] if same_run else _caveats(base, new, judged),
     )
+
+
+_SAME_RUN = Caveat(
+    "same-run",
+    "both are one and the same run, so nothing is learned about noise",
+    "compare two measurements, or two targets in alternating rounds",
+)
 
 
 def _caveats(base: Run, new: Run, judged: list[MetricChange]) -> list[Caveat]:
@@ -143,156 +180,57 @@ def _caveats(base: Run, new: Run, judged: list[MetricChange]) -> list[Caveat]:
                 Caveat(
                     "busy-host",
                     f"other processes used {load.other_cores + load.steal_cores:.1f} of {load.cores:g} cores during "
-                    f"the "
-                    f"{word} run",
+                    f"the {word} run",
                     "more rounds, or an idle host" if paired else "an idle host, or alternating rounds of both loaders",
                 )
             )
     return caveats
 
 
-class _Raw(msgspec.Struct):
-    """A change before it is judged."""
-
-    base: Metric
-    new: Metric
-    worse: float | None
-    p_value: float | None
-    interval: Estimate
-    effect: float | None
-    paired: bool
-    count: int
-
-
-def _change(base: Metric, new: Metric) -> _Raw:
-    points = base.scale == "points"
-    a, b = np.asarray(base.values, dtype=np.float64), np.asarray(new.values, dtype=np.float64)
-    count = min(a.size, b.size)
-    point = _relative(base.estimate.value, new.estimate.value, points)
-    usable = count >= LEAST_VALUES and (points or (float(a.min()) > 0 and float(b.min()) > 0))
-    if not usable or not math.isfinite(point):
-        return _Raw(base, new, None, None, Estimate(point, math.nan, math.nan, count), None, False, count)
-    pairs = pair_rounds(base, new)
-    paired = bool(pairs)
-    if paired:
-        a, b = a[[i for i, _ in pairs]], b[[j for _, j in pairs]]
-        count = len(pairs)
-    x, y = (a, b) if points else (np.log(a), np.log(b))
-    mean, spread, error, dof = _difference(x, y, paired, base.rounds and new.rounds)
-    p_value = _two_sided(mean, error, dof)
-    low, high = _bootstrap(a, b, paired, base.rounds and new.rounds, points)
-    sign = 1.0 if base.better == "lower" else -1.0
-    effect = mean / spread if spread > 0 else None
-    centre = mean if points else math.expm1(mean)
-    # A rate that falls to r costs 1/r - 1 more time: one yardstick for rates and times.
-    worse = sign * mean if points else math.expm1(sign * mean)
-    interval = Estimate(centre, min(low, centre), max(high, centre), count)
-    return _Raw(base, new, worse, p_value, interval, effect, paired, count)
-
-
-def pair_rounds(base: Metric, new: Metric) -> list[tuple[int, int]]:
-    """Return which rounds of two runs lie next to each other in time, or nothing where they do not alternate.
-
-    A round that broke or carried too few batches leaves its partner unpaired.
-    """
-    if not (base.rounds and new.rounds and base.begun_s and new.begun_s):
-        return []
-    events = sorted([(t, 0, i) for i, t in enumerate(base.begun_s)] + [(t, 1, j) for j, t in enumerate(new.begun_s)])
-    pairs: list[tuple[int, int]] = []
-    at = 0
-    while at + 1 < len(events):
-        (_, side, i), (_, other, j) = events[at], events[at + 1]
-        if side == other:
-            at += 1
-            continue
-        pairs.append((i, j) if side == 0 else (j, i))
-        at += 2
-    fewest = min(len(base.begun_s), len(new.begun_s))
-    return pairs if len(pairs) >= max(LEAST_VALUES, 2 * fewest / 3) else []
-
-
-def _difference(x: Floats, y: Floats, paired: bool, rounds: bool) -> tuple[float, float, float, float]:
-    """Return (mean difference, its spread, its standard error, degrees of freedom)."""
-    if paired:
-        d = y - x
-        spread = float(d.std(ddof=1))
-        return float(d.mean()), spread, spread / math.sqrt(d.size), d.size - 1
-    vx, vy = float(x.var(ddof=1)), float(y.var(ddof=1))
-    spread = math.sqrt((vx + vy) / 2)
-    mean = float(y.mean() - x.mean())
-    if rounds:  # separate measurements with fresh workers, each a draw of its own
-        ex, ey = vx / x.size, vy / y.size
-    else:  # one measurement each: the host may drift between them as much as between blocks
-        ex, ey = vx, vy
-    error = math.sqrt(ex + ey)
-    down = ex**2 / (x.size - 1) + ey**2 / (y.size - 1)
-    dof = (ex + ey) ** 2 / down if down > 0 else float(x.size + y.size - 2)
-    return mean, spread, error, dof
-
-
-def _two_sided(mean: float, error: float, dof: float) -> float:
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(dof, -abs(mean) / error))
-
-
-def _relative(base: float, new: float, points: bool) -> float:
-    if points:
-        return new - base
-    return new / base - 1 if base > 0 else math.nan
-
-
-def _bootstrap(a: Floats, b: Floats, paired: bool, rounds: bool, points: bool) -> tuple[float, float]:
-    """Return the 95% interval of the change by resampling rounds (in pairs) or single blocks."""
-    rng = np.random.default_rng(0)
-    if paired:
-        i = j = rng.integers(0, a.size, (BOOTSTRAP_ROUNDS, a.size))
-    else:
-        take_a, take_b = (a.size, b.size) if rounds else (1, 1)
-        i = rng.integers(0, a.size, (BOOTSTRAP_ROUNDS, take_a))
-        j = rng.integers(0, b.size, (BOOTSTRAP_ROUNDS, take_b))
-    if points:
-        changes = b[j].mean(axis=1) - a[i].mean(axis=1)
-    else:
-        changes = np.expm1(np.log(b)[j].mean(axis=1) - np.log(a)[i].mean(axis=1))
-    low, high = np.quantile(changes, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _judge(raw: list[_Raw], bands: CompareConfig) -> list[MetricChange]:
+def _judge(contrasts: list[Contrast], bands: CompareConfig) -> list[MetricChange]:
     """Correct the p-values for their number (Holm, step down) and put each change into a band."""
-    order = sorted((r for r in raw if r.p_value is not None), key=lambda r: r.p_value or 0.0)
-    corrected: dict[int, float] = {}
+    order = sorted((c for c in contrasts if c.p_value is not None), key=lambda c: c.p_value or 0.0)
+    corrected: dict[str, float] = {}
     running = 0.0
     for k, item in enumerate(order):
         running = max(running, min(1.0, (item.p_value or 0.0) * (len(order) - k)))
-        corrected[id(item)] = running
-    return [_verdict(item, corrected.get(id(item)), bands) for item in raw]
+        corrected[item.base.name] = running
+    return [_verdict(item, corrected.get(item.base.name), bands) for item in contrasts]
 
 
-def _verdict(item: _Raw, p_value: float | None, bands: CompareConfig) -> MetricChange:
-    verdict: Change = "not judged"
-    large = False
-    if item.worse is not None and p_value is not None:
-        # FALSE_ALARM is one-sided: half of a two-sided level of twice its size.
-        significant = p_value < 2 * FALSE_ALARM
-        large = abs(item.worse) >= bands.large
-        halfwidth = (item.interval.high - item.interval.low) / 2
-        if significant and abs(item.worse) >= bands.noise:
-            verdict = "slower" if item.worse > 0 else "faster"
-        elif large or halfwidth > bands.large:
-            verdict = "undecided"
-        else:
-            verdict = "same"
+def _verdict(item: Contrast, p_value: float | None, bands: CompareConfig) -> MetricChange:
+    if p_value is None:
+        return _changed(item, "not judged", None, None)
+    worse = item.worse
+    beyond_noise = abs(worse.value) >= bands.noise
+    verdict: Change = "undecided"
+    # FALSE_ALARM is one-sided: half of a two-sided level of twice its size.
+    if beyond_noise and worse.value > 0 and p_value < 2 * FALSE_ALARM:
+        verdict = "slower"
+    elif beyond_noise and worse.high < 0:
+        verdict = "faster"
+    elif -bands.large < worse.low and worse.high < bands.large:
+        covers_nothing = worse.low <= 0 <= worse.high
+        verdict = "same" if covers_nothing or not beyond_noise else "undecided"
+    return _changed(item, verdict, worse.value, p_value, abs(worse.value) >= bands.large)
+
+
+def _nothing(item: Contrast) -> MetricChange:
+    """The change between a run and itself."""
+    zero = msgspec.structs.replace(item, change=Estimate(0.0, 0.0, 0.0, item.count), effect=None, paired=False)
+    return _changed(zero, "same", 0.0, None)
+
+
+def _changed(
+    item: Contrast, verdict: Change, worse_by: float | None, p_value: float | None, large: bool = False
+) -> MetricChange:
     return MetricChange(
         name=item.base.name,
         base=item.base.estimate,
         new=item.new.estimate,
-        change=item.interval,
+        change=item.change,
         scale=item.base.scale,
-        worse_by=item.worse,
+        worse_by=worse_by,
         p_value=p_value,
         effect_size=item.effect,
         verdict=verdict,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ioprobe.run import Caveat, Failure, Host, HotFrame, Limit, LoaderSettings, Partition, Stage
+from ioprobe.run import Caveat, Failure, Host, HotFrame, Limit, LoaderSettings, Partition, Stage, json_schema
 from ioprobe.stats import Estimate
 
 # 1 (2026-11-28): first version.
@@ -232,4 +232,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema of the report object."""
-    return msgspec.json.schema(Report)
+    return json_schema(Report)

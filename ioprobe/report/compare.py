@@ -46,29 +46,30 @@ def verdict_line(result: Comparison) -> str:
     slower = [change.name for change in result.metrics if change.verdict == "slower"]
     faster = [change.name for change in result.metrics if change.verdict == "faster"]
     head = next(change for change in result.metrics if change.name == result.headline)
+    if result.same_run:
+        return "no change: both are the same run"
     if slower:
         what = f"slower: {', '.join(slower)}"
     elif result.verdict == "faster":
         what = f"faster: {', '.join(faster)}"
     elif result.verdict == "same":
-        what = f"no slowdown: the change of {head.name} is small or not significant"
+        what = f"no change: {head.name} stays within the bands"
+    elif head.verdict == "not judged":
+        what = f"undecided: {head.name} rests on too few values; measure for longer"
     else:
-        what = f"undecided: {head.name} spreads too much for {head.values} values; measure more"
+        what = f"undecided: {head.name} may have changed by {head.interval}; measure more"
     pairing = f"{head.values} paired rounds" if head.paired else f"{head.values} values a side, not paired"
     return f"{what} ({pairing}; noise band {format_share(result.noise)}, large {format_share(result.large)})"
 
 
 def _row(change: MetricChange) -> tuple[str, ...]:
-    points = " points" if change.scale == "points" else ""
-    sign = "+" if change.change.value >= 0 else ""
     judged = change.verdict != "not judged"
-    word = f"much {change.verdict}" if change.large else change.verdict
     return (
         change.name,
         show(change.name, change.base.value),
         show(change.name, change.new.value),
-        f"{sign}{format_share(change.change.value)}{points}",
-        f"{format_share(change.change.low)} to {format_share(change.change.high)}" if judged else "–",
+        change.size,
+        change.interval if judged else "–",
         "–" if change.effect_size is None else f"{change.effect_size:+.1f}",
-        word,
+        change.word,
     )
