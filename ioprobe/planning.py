@@ -36,9 +36,10 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     accelerators_per_host: int | None = None
     cores_per_host: float | None = None
     cpu_ms_per_sample: float | None = None
-    accelerator_price: float | None = None
-    storage_price: float | None = None
-    core_price: float | None = None
+    accelerator_price: str | None = None
+    """USD for an hour, with its source behind an @ where that is told; so are the other prices."""
+    storage_price: str | None = None
+    core_price: str | None = None
     samples: float | None = None
     epochs: float | None = None
     goodput: float = 1.0
@@ -66,6 +67,16 @@ def plan_from(request: PlanRequest) -> Plan:
         given["samples"] = basis.sources.get("samples", basis.sources.get("samples_per_file", ""))
     if request.epochs is None and basis.epochs is not None:
         given["epochs"] = basis.sources["samples_per_s"]
+    prices = {
+        field: parse_price(text)
+        for field, text in (
+            ("accelerator_hour", request.accelerator_price),
+            ("gb_s_hour", request.storage_price),
+            ("core_hour", request.core_price),
+        )
+        if text is not None
+    }
+    given |= {field: source for field, (_, source) in prices.items()}
     return make_plan(
         basis,
         parse_counts(request.counts),
@@ -78,9 +89,7 @@ def plan_from(request: PlanRequest) -> Plan:
             request_bytes=float(parse_bytes(request.request_size)),
             latency_s=None if request.latency is None else parse_seconds(request.latency),
         ),
-        prices=Prices(
-            accelerator_hour=request.accelerator_price, gb_s_hour=request.storage_price, core_hour=request.core_price
-        ),
+        prices=Prices(**{field: usd for field, (usd, _) in prices.items()}),
         work=Work(
             samples=request.samples or basis.samples,
             epochs=request.epochs or basis.epochs or 1,
@@ -91,6 +100,25 @@ def plan_from(request: PlanRequest) -> Plan:
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         version=__version__,
     )
+
+
+def parse_price(text: str) -> tuple[float, str]:
+    """Return a price and its source.
+
+    >>> parse_price("2.5"), parse_price("2.5@vendor's list, November 2026")
+    ((2.5, 'given'), (2.5, "vendor's list, November 2026"))
+
+    Raises:
+        UsageError: it is no positive number.
+    """
+    number, _, source = text.partition("@")
+    try:
+        usd = float(number)
+    except ValueError:
+        usd = 0.0
+    if not 0 < usd < 1e9:
+        raise UsageError(f"cannot read price '{text}'", hint="write it like 2.5 or '2.5@price list of 2026-11'")
+    return usd, source.strip() or OPTION
 
 
 def parse_counts(text: str) -> list[int]:

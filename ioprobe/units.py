@@ -131,6 +131,20 @@ def format_bandwidth(value: float | None) -> str:
     return f"{value:.0f} B/s"
 
 
+def format_flops(value: float | None) -> str:
+    """Return a rate of floating-point operations.
+
+    >>> format_flops(3.96e14), format_flops(2.5e9), format_flops(None)
+    ('396 TFLOP/s', '2.5 GFLOP/s', 'not measured')
+    """
+    if value is None:
+        return NOT_MEASURED
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= scale:
+            return f"{value / scale:.3g} {prefix}FLOP/s"
+    return f"{format_count(value)} FLOP/s"
+
+
 def format_seconds(value: float | None) -> str:
     """Return a duration in the unit that reads best.
 

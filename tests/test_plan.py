@@ -200,7 +200,13 @@ def test_the_summary_names_the_largest_number_that_is_fed() -> None:
 
 def test_every_number_that_the_plan_rests_on_has_its_source() -> None:
     request = PlanRequest(
-        workload="resnet50", accelerator="h100", storage="5GB/s", accelerator_price=2.0, samples=1e6, cores_per_host=64
+        workload="resnet50",
+        accelerator="h100",
+        storage="5GB/s",
+        accelerator_price="2.0@price list of November",
+        core_price="0.05",
+        samples=1e6,
+        cores_per_host=64,
     )
     inputs = {item.name: (item.value, item.source) for item in plan_from(request).inputs}
     assert inputs["step"] == (
@@ -208,7 +214,8 @@ def test_every_number_that_the_plan_rests_on_has_its_source() -> None:
         "MLPerf Storage v2.0, mlcommons/storage@caa90c9 configs/dlio/workload/resnet50_h100.yaml",
     )
     assert inputs["storage"] == ("5.00 GB/s", "given")
-    assert inputs["accelerator"] == ("2 USD/h", "given")
+    assert inputs["accelerator"] == ("2 USD/h", "price list of November")
+    assert inputs["core price"] == ("0.05 USD/h", "given")
     assert inputs["accelerators per host"] == ("8", "default")
     assert inputs["epochs"] == ("1", "default")
     assert inputs["cores per host"] == ("64", "given")
@@ -307,7 +314,9 @@ def test_plan_writes_every_format(tmp_path: Path, format_: str) -> None:
     result = CliRunner().invoke(cli, command)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
-    assert "unet3d on H100" in target.read_text()
+    text = target.read_text()
+    assert "unet3d on H100" in text
+    assert ("<svg" in text) == (format_ == "html")  # the chart
 
 
 @pytest.mark.parametrize(
@@ -320,6 +329,7 @@ def test_plan_writes_every_format(tmp_path: Path, format_: str) -> None:
         (["--workload", "unet3d", "--accelerator", "h100", "-n", "8,x"], "cannot read numbers of accelerators '8,x'"),
         (["--workload", "unet3d", "--accelerator", "h100", "-n", "0"], "cannot read numbers of accelerators '0'"),
         (["--workload", "unet3d", "--accelerator", "h100", "--storage", "fast"], "cannot read bandwidth 'fast'"),
+        (["--workload", "unet3d", "--accelerator", "h100", "--core-price", "-1"], "cannot read price '-1'"),
         (["no-such-run.json"], "cannot read run file 'no-such-run.json'"),
         (["--dlio", "no-such.yaml"], "cannot read DLIO workload 'no-such.yaml'"),
     ],

@@ -1,27 +1,18 @@
-"""Several ranks measured at once: where they stand, how they meet, who is late, and what happens when one is lost."""
+"""Several ranks measured at once: where they stand, how they meet, who is late."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from made_runs import make_run, worker_batches
 
 from ioprobe.analysis import team as teams
-from ioprobe.analysis.place import Place, place_of
+from ioprobe.analysis.place import Place, first_node, place_of
 from ioprobe.analysis.ranks import culprits, data_rank, layout_of
 from ioprobe.analysis.reporting import report_from_run
 from ioprobe.analysis.team import Departure, Hello, PeerGone, Team
@@ -29,10 +20,7 @@ from ioprobe.diagnosis.ranks import counted, duplicate_reads, latest, storage_se
 from ioprobe.diagnosis.types import Verdict
 from ioprobe.errors import MeasureError, UsageError
 from ioprobe.probe.together import Pacer
-from ioprobe.run import Limit, Run, StorageJob, load
-
-PIPELINES = Path(__file__).parents[1] / "fixtures" / "pipelines" / "ranks.py"
-
+from ioprobe.run import Limit, Run, Stage, StorageJob, SyncDifference
 
 # Where a process stands
 
@@ -79,9 +67,51 @@ def test_slurm_says_where_a_rank_stands() -> None:
     assert place.environment()["RANK"] == "5"
 
 
+STEP_OF_SRUN = {
+    "SLURM_JOB_ID": "4815162",
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4,3",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+}
+
+
+def test_under_srun_the_ranks_meet_at_the_steps_first_node_at_a_port_of_the_job() -> None:
+    place = place_of(STEP_OF_SRUN)
+    assert place == Place(rank=5, world_size=7, local_rank=1, local_ranks=3, address="gpu07", port=20162)
+    elsewhere = place_of({**STEP_OF_SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29400"})
+    assert elsewhere is not None
+    assert (elsewhere.address, elsewhere.port) == ("10.0.0.1", 29400)
+
+
+def test_the_jobs_own_variables_do_where_a_step_has_none() -> None:
+    job = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_NODELIST": "n[3,9]"}
+    place = place_of(job)
+    assert place is not None
+    assert (place.rank, place.world_size, place.address, place.port) == (1, 2, "n3", 29500)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n1,n2", "n1"), ("a[1-2,5]b[07,9],c", "a1b07"), ("x-[10-12]", "x-10"), ("127.0.0.[1-4]", "127.0.0.1")],
+)
+def test_the_first_node_is_read_from_slurms_compressed_list(nodes: str, first: str) -> None:
+    assert first_node(nodes) == first
+
+
 @pytest.mark.parametrize(
     "environ",
-    [{}, {"RANK": "0", "WORLD_SIZE": "1"}, {"WORLD_SIZE": "8"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}],
+    [
+        {},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "8"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},
+        # A batch script is one process of a job whose steps have ranks.
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_NODELIST": "n[1-2]", "ENVIRONMENT": "BATCH"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODELIST": "n1"},
+    ],
 )
 def test_one_process_is_no_job_of_ranks(environ: dict[str, str]) -> None:
     assert place_of(environ) is None
@@ -93,6 +123,7 @@ def test_one_process_is_no_job_of_ranks(environ: dict[str, str]) -> None:
         ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR"),
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, "RANK is 2 with WORLD_SIZE 2"),
         ({"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, "RANK is 'one'"),
+        ({**STEP_OF_SRUN, "SLURM_STEP_TASKS_PER_NODE": "four"}, "SLURM_STEP_TASKS_PER_NODE is 'four'"),
     ],
 )
 def test_variables_that_contradict_each_other_are_named(environ: dict[str, str], says: str) -> None:
@@ -271,6 +302,7 @@ def rank_run(rank: int, *, wait_s: float, step_s: float = 0.020, meeting_s: floa
         run.loaders[0].main.meeting_s = [meeting_s] * 200
         assert run.step is not None
         run.step.durations_s = [0.020] * 50
+        run.step.sync = SyncDifference(switch="DDP.no_sync", with_s=[0.020] * 4, without_s=[0.015] * 4, steps=9)
     return run
 
 
@@ -295,9 +327,25 @@ def test_a_late_loader_is_blamed_and_not_the_communication_of_the_others() -> No
     report = report_from_run(run)
     assert report.diagnosis.verdict is Verdict.DATA_BOUND
     assert report.diagnosis.limiting_stage not in (Limit.COMMUNICATION, Limit.STEP, None)
+    rung = next(r for r in report.diagnosis.ladder if r.stage is Stage.COMMUNICATION)
+    assert rung.samples_per_s is not None
+    assert rung.samples_per_s.value == pytest.approx(16 / 0.005)  # as on a resident batch, where nobody waits
     assert [r.rank for r in report.ranks if r.late] == [2]
     assert "rank 2 is late: each other rank waits 39.5 ms a step" in report.diagnosis.reasons[0]
     assert "takes it" in report.diagnosis.reasons[0]
+
+
+def test_ranks_that_only_wait_for_gradients_are_communication_bound() -> None:
+    runs = [rank_run(r, wait_s=0.0002, step_s=0.0202, meeting_s=0.015, fetch_s=0.002) for r in range(3)]
+    for run in runs:
+        assert run.step is not None
+        run.loaders[1].main.wait_s = [0.002] * 200
+        run.loaders[1].main.call_s = [0.002 * i for i in range(200)]
+        run.step.sync = SyncDifference(switch="DDP.no_sync", with_s=[0.020] * 4, without_s=[0.008] * 4, steps=9)
+    report = report_from_run(job(*runs))
+    assert report.diagnosis.verdict is Verdict.COMMUNICATION_BOUND
+    assert "60.0% of the step's 20.0 ms is gradient synchronisation" in report.diagnosis.evidence
+    assert not any(r.late for r in report.ranks)
 
 
 def test_the_stage_that_makes_a_rank_late_is_named_with_both_costs() -> None:
@@ -351,225 +399,3 @@ def test_the_knee_of_storage_over_ranks_is_named() -> None:
     text = storage_sentence(run)
     assert "100 MB/s to 1, 190 MB/s to 2, 200 MB/s to 4 ranks" in text
     assert "more than 2 at once bring next to nothing" in text
-
-
-# Real processes
-
-Started = subprocess.Popen[str]
-
-
-def start(
-    folder: Path, rank: int, size: int, port: int, *args: str, prefix: tuple[str, ...] = (), **env: str
-) -> Started:
-    environ = {
-        **os.environ,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        **env,
-    }
-    return subprocess.Popen(
-        [*prefix, sys.executable, "-m", "ioprobe_cli", *args, "--output", str(folder / "out")],
-        cwd=folder,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ends(processes: list[Started], timeout_s: float = 120.0) -> list[tuple[int, str, str]]:
-    """Return exit code, stdout and stderr of each rank."""
-    found = []
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=timeout_s)
-            found.append((process.returncode, out, err))
-    finally:
-        for process in processes:
-            process.kill()
-    return found
-
-
-def left_behind(folder: Path) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()) == folder:
-                found.append(" ".join(process.cmdline()))
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def test_torchrun_gives_one_report_that_names_the_slow_rank(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
-         "-m", "ioprobe_cli", "analyze", f"{PIPELINES}:late", "--step", f"{PIPELINES}:together",
-         "--seconds", "4", "--no-verify", "--format", "json", "--output", "out"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)  # one report and nothing else
-    assert [r["rank"] for r in report["ranks"]] == [0, 1]
-    assert [r["late"] for r in report["ranks"]] == [False, True]
-    assert report["diagnosis"]["verdict"] == "data-bound"
-    assert report["diagnosis"]["limiting_stage"] not in ("communication", "step")
-    assert "rank 1 is late" in report["diagnosis"]["reasons"][0]
-    assert report["metrics"]["data_parallel_ranks"] == 2
-    saved = load(tmp_path / "out")
-    assert saved.complete
-    loops = [r.loop() for r in (saved, *saved.ranks)]
-    assert len({len(loop.main.call_s) for loop in loops if loop}) == 1  # they ended after the same batch
-    cores = saved.host.usable_cores
-    assert "shared by 2 ranks" in saved.host.usable_cores_because
-    assert cores == pytest.approx(len(os.sched_getaffinity(0)) / 2) or cores < len(os.sched_getaffinity(0)) / 2
-    assert (tmp_path / "out" / "report.html").exists()
-    assert not left_behind(tmp_path)
-
-
-def test_a_killed_rank_is_named_and_the_others_end_with_a_partial_run(tmp_path: Path) -> None:
-    port = free_port()
-    args = ("analyze", f"{PIPELINES}:even", "--step", f"{PIPELINES}:together", "--seconds", "120", "--format", "json")
-    ranks = [start(tmp_path, rank, 2, port, *args) for rank in range(2)]
-    wait_for_workers(ranks)
-    ranks[1].send_signal(signal.SIGKILL)
-    (code, out, err), (killed, _, _) = ends(ranks)
-    assert (code, killed) == (2, -signal.SIGKILL)
-    assert err.count("Error:") == 1
-    assert "rank 1: died" in err
-    assert not json.loads(out)["complete"]
-    saved = load(tmp_path / "out")
-    assert not saved.complete
-    assert saved.failures[0].kind == "rank-lost"
-    assert not left_behind(tmp_path)
-
-
-def test_a_factory_that_fails_on_one_rank_is_one_line(tmp_path: Path) -> None:
-    port = free_port()
-    args = ("loader", f"{PIPELINES}:refused", "--seconds", "3")
-    (code, out, err), (other, _, quiet) = ends([start(tmp_path, rank, 2, port, *args) for rank in range(2)])
-    assert (code, other, out, quiet) == (2, 2, "", "")
-    assert [line[:6] for line in err.splitlines()].count("Error:") == 1
-    assert "rank 1: the factory" in err
-    assert "no data on this host" in err
-
-
-@pytest.mark.slow
-def test_four_ranks_of_two_groups_count_twice_and_read_twice(tmp_path: Path) -> None:
-    port = free_port()
-    args = ("loader", f"{PIPELINES}:even", "--seconds", "3", "--tp", "2", "--format", "json")
-    found = ends([start(tmp_path, rank, 4, port, *args) for rank in range(4)])
-    assert [code for code, _, _ in found] == [0] * 4, found[0][2]
-    assert [bool(out) for _, out, _ in found] == [True, False, False, False]
-    report = json.loads(found[0][1])
-    assert len(report["ranks"]) == 4
-    assert report["metrics"]["data_parallel_ranks"] == 2
-    assert "duplicate-reads" in [c["code"] for c in report["caveats"]]
-    saved = load(tmp_path / "out")
-    rates = [len(r.loaders[0].main.call_s) for r in (saved, *saved.ranks)]
-    assert min(rates) > 10
-
-
-def wait_for_workers(ranks: list[Started]) -> None:
-    """Wait until every rank's loader has its worker, and the loop has made some batches."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        busy = 0
-        for rank in ranks:
-            assert rank.poll() is None, rank.communicate()
-            for child in psutil.Process(rank.pid).children():
-                if "ioprobe.probe.child" in " ".join(child.cmdline()) and child.children():
-                    busy += 1
-        if busy == len(ranks):
-            time.sleep(1.5)
-            return
-        time.sleep(0.1)
-    raise AssertionError("the measurement did not begin")
-
-
-# Two hosts
-
-KEY, SECRET = "AKIATESTTESTTESTTEST", "secret-of-a-test-network"
-ADDRESSES = ("198.18.0.1", "198.18.0.2")
-
-
-@pytest.fixture
-def two_hosts() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with a cable between them; what runs there sees no other network."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-        pytest.skip("network namespaces need root, iproute2 and unshare")
-    names = (f"iop{os.getpid()}a", f"iop{os.getpid()}b")
-    try:
-        for name in names:
-            if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
-                pytest.skip("this system lets nobody make network namespaces")
-        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
-        for name, address in zip(names, ADDRESSES, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
-            ip("-n", name, "link", "set", "cable", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True)
-
-
-def on(namespace: str, hostname: str) -> tuple[str, ...]:
-    """Return the command that runs another one on a host of the test network."""
-    shell = f'hostname {hostname}; exec "$@"'
-    return ("ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", shell, "sh")
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_two_hosts_read_one_object_store(tmp_path: Path, two_hosts: tuple[str, str]) -> None:
-    pytest.importorskip("s3fs", reason="s3:// needs s3fs")
-    pytest.importorskip("nanio", reason="the S3 server for tests is not installed")
-    from ioprobe.data.synth import Spec, synthesize
-
-    spec = Spec(format="webdataset", kind="image", samples=64, shard_samples=16, seed=0)
-    synthesize(spec, str(tmp_path / "store" / "bucket" / "ds"))
-    place = ["--data-dir", str(tmp_path / "store"), "--host", ADDRESSES[0], "--port", "9000", "--no-access-log"]
-    server = subprocess.Popen(
-        [*on(two_hosts[0], "store"), sys.executable, "-c",
-         "import sys; from nanio.__main__ import main; sys.exit(main())", "serve", *place],
-        env={**os.environ, "NANIO_ACCESS_KEY": KEY, "NANIO_SECRET_KEY": SECRET},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    env = {
-        "MASTER_ADDR": ADDRESSES[0],
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "AWS_ENDPOINT_URL": f"http://{ADDRESSES[0]}:9000",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    args = ("analyze", "s3://bucket/ds/*.tar", "--step-ms", "5", "--num-workers", "1", "--batch-size", "4",
-            "--set", "repeat=true", "--seconds", "4", "--no-verify", "--format", "json")  # fmt: skip
-    try:
-        ranks = [
-            start(tmp_path, rank, 2, 29500, *args, prefix=on(two_hosts[rank], f"host{rank}"), **env)
-            for rank in range(2)
-        ]
-        (code, out, err), (other, quiet, _) = ends(ranks)
-    finally:
-        server.terminate()
-        server.wait(10)
-    assert (code, other, quiet) == (0, 0, ""), err
-    report = json.loads(out)
-    assert [(r["rank"], r["host"]) for r in report["ranks"]] == [(0, "host0"), (1, "host1")]
-    assert all(r["samples_per_s"] for r in report["ranks"])
-    saved = load(tmp_path / "out")
-    assert saved.local_ranks == 1  # each host's cores are its own
-    jobs = [(r.rank, j.pattern) for r in (saved, *saved.ranks) for j in r.storage if j.pattern.startswith("ranks-")]
-    assert jobs == [(0, "ranks-1"), (0, "ranks-2"), (1, "ranks-2")]
-    assert "ranks that read at once" in " ".join(report["diagnosis"]["reasons"])

@@ -14,7 +14,9 @@ from ioprobe import stats
 from ioprobe.errors import TargetError
 from ioprobe.instrument import clocks
 from ioprobe.probe import device as device_module
+from ioprobe.probe import step as step_module
 from ioprobe.probe import step_parts
+from ioprobe.probe.energy import EnergyReading
 from ioprobe.probe.step import EmulatedStep, measure_step, steps_for
 from ioprobe.probe.step_parts import Shares
 from ioprobe.probe.step_target import ModuleStep, as_step, load_step, scalar
@@ -154,6 +156,22 @@ def test_device_steps_are_timed_by_events_without_draining_the_queue(
     assert result.durations_s == pytest.approx([0.010] * len(result.durations_s))
     assert len(result.cpu_s) == len(result.durations_s)
     assert device.synchronized < len(result.durations_s) / 4
+
+
+def test_energy_is_that_of_a_step_and_the_meter_covers_the_steady_state_only(
+    fake: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meter:
+        def __init__(self) -> None:
+            self.began_s = fake.now_s
+
+        def stop(self) -> EnergyReading:
+            return EnergyReading(joules=300.0 * (fake.now_s - self.began_s), kernel_time_share=0.5)
+
+    monkeypatch.setattr(step_module, "energy_meter", lambda device: Meter())
+    result = measure(steps(fake, itertools.chain([60.0], itertools.repeat(0.1))))
+    assert result.joules_per_step == pytest.approx(30.0)  # 300 W for 0.1 s
+    assert result.kernel_time_share == 0.5
 
 
 def test_a_step_that_raises_leaves_what_was_measured_and_names_the_line() -> None:

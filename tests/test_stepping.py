@@ -11,11 +11,13 @@ import torch
 from click.testing import CliRunner
 
 from ioprobe.analysis import stepping
-from ioprobe.analysis.stepping import StepRequest, measure_steps, parse_transformer, parse_vary
+from ioprobe.analysis.declared import parse_transformer
+from ioprobe.analysis.stepping import StepRequest, measure_steps, parse_vary
 from ioprobe.diagnosis.step_table import StepRow, StepTable, caveats, figures
 from ioprobe.errors import TargetError, UsageError
 from ioprobe.model.flops import transformer_flops_per_token
 from ioprobe.probe import protocol
+from ioprobe.probe.step import measure_step
 from ioprobe.probe.step_target import ModuleStep, load_step
 from ioprobe.probe.step_vary import Variation, Varied
 from ioprobe.probe.synthetic import make_batches
@@ -173,6 +175,8 @@ def test_declared_flops_replace_counted_ones(fake: type[FakeSupervisor]) -> None
         ("layers=two", "cannot read 'layers=two'"),
         ("colour=1", "cannot read 'colour=1'"),
         ("causal=maybe", "cannot read 'causal=maybe'"),
+        ("layers=-2", "cannot read 'layers=-2'"),
+        ("dtype=int8", "cannot read 'dtype=int8'"),
     ],
 )
 def test_a_transformer_that_cannot_be_read_is_named(text: str, message: str) -> None:
@@ -299,12 +303,36 @@ def test_another_global_batch_carries_the_quality_warning() -> None:
         for c in caveats(table(row(samples=8, settings={"batch": "8"}), row(samples=16, settings={"batch": "16"})))
     ]
     assert codes == ["global-batch"]
+    (warning,) = caveats(table(row(samples=8), row(samples=16)))
+    assert "a changed global batch changes training: learning rate and schedule need re-tuning" in warning.text
     accumulated = table(row(samples=8, settings={"accum": "1"}), row(samples=8, settings={"accum": "4"}))
     assert [c.code for c in caveats(accumulated)] == ["global-batch"]
     same = table(
         row(samples=8, settings={"batch": "8", "accum": "4"}), row(samples=32, settings={"batch": "32", "accum": "1"})
     )
     assert caveats(same) == []
+
+
+def test_with_accumulation_steps_are_micro_steps_and_updates_are_counted_apart() -> None:
+    counted = table(
+        row(100.0, settings={"accum": "1"}, updates_per_step=1.0),
+        row(100.0, settings={"accum": "4"}, updates_per_step=0.25),
+    )
+    found = [figures(r, HOST) for r in counted.rows]
+    assert [f.steps_per_s and f.steps_per_s.value for f in found] == pytest.approx([10, 10])
+    assert [f.updates_per_s and f.updates_per_s.value for f in found] == pytest.approx([10, 2.5])
+    lines = render(counted, width=90).splitlines()
+    assert lines[1].split()[:4] == ["step", "samples/s", "steps/s", "updates/s"]
+    assert lines[3].split()[:5] == ["accum=4", "100", "±0%", "10", "2.5"]
+    assert [c.code for c in caveats(counted)] == ["global-batch"]
+
+
+def test_optimizer_steps_are_counted_as_they_happen() -> None:
+    step = ModuleStep(torch.nn.Linear(3, 2), torch.device("cpu"), accumulate=4)
+    found = measure_step(step, torch.ones(2, 3), seconds=0.05, samples=2, trace=False)
+    assert found.updates_per_step == 0.25
+    plain = measure_step(lambda batch: None, None, seconds=0.01, samples=2, trace=False)
+    assert plain.updates_per_step is None
 
 
 def test_the_table_shows_what_is_known_and_leaves_out_what_is_not() -> None:

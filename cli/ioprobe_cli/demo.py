@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ioprobe.analysis import Request
+    from ioprobe_cli.target_options import LoaderOptions
 
 _IMAGES = 1024
 _STEP_S = 0.020
 _BATCH = 16
 
 
-def demo_request(
-    request: Request,
-    folder: Path,
-    num_workers: int | None,
-    prefetch_factor: int | None,
-    batch_size: int | None,
-    *,
-    quiet: bool,
-) -> Request:
+def demo_request(request: Request, folder: Path, loader: LoaderOptions, *, quiet: bool) -> Request:
     """Return the request for the embedded default; the dataset is kept beside the runs and used again.
 
     One worker is what many scripts start with; the emulated step is an accelerator that takes some 800 images/s.
@@ -36,16 +29,16 @@ def demo_request(
         show("writing a small dataset of JPEG images to measure with", 0.0, 0.0)
         written = synthesize(spec, str(place))
     options: dict[str, Any] = {
-        "num_workers": 1 if num_workers is None else num_workers,
-        "batch_size": batch_size or _BATCH,
+        "num_workers": 1 if loader.num_workers is None else loader.num_workers,
+        "batch_size": loader.batch_size or _BATCH,
         "persistent_workers": True,
         "shuffle": True,
         "repeat": True,
     }
     if not options["num_workers"]:
         del options["persistent_workers"]
-    elif prefetch_factor:
-        options["prefetch_factor"] = prefetch_factor
+    elif loader.prefetch_factor:
+        options["prefetch_factor"] = loader.prefetch_factor
     fields: dict[str, Any] = {"target": written.url, "loader_options": options}
     if not request.has_step:
         fields |= {"step_s": _STEP_S, "step_source": f"emulated accelerator, {1e3 * _STEP_S:g} ms a step"}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
+from ioprobe_cli.target_options import Command, collected
 
 if TYPE_CHECKING:
     from ioprobe.analysis import Request
     from ioprobe.analysis.place import Place
     from ioprobe.analysis.ranks import Outcome
     from ioprobe.analysis.team import Team
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _PATIENCE_S = 60.0
 
@@ -32,19 +31,30 @@ class Ranked(NamedTuple):
     layout: dict[str, int]
 
 
+class RankOptions(NamedTuple):
+    """Sizes of the parallel groups."""
+
+    dp: int | None
+    tp: int
+    pp: int
+    cp: int
+
+
+_COUNT = click.IntRange(1)
+_RANKS = (
+    click.option("--dp", type=_COUNT, help="Data-parallel groups; dp x tp x pp x cp ranks, tp counted first."),
+    click.option("--tp", type=_COUNT, default=1, help="Ranks that share each layer (tensor parallel)."),
+    click.option("--pp", type=_COUNT, default=1, help="Ranks that form a pipeline."),
+    click.option("--cp", type=_COUNT, default=1, help="Ranks that share a sequence (context parallel)."),
+)
+
+
 def rank_options(command: Command) -> Command:
-    """How ranks divide the work; of use under torchrun or SLURM."""
-    for name, text in (
-        ("cp", "Ranks that share a sequence (context parallel)."),
-        ("pp", "Ranks that form a pipeline."),
-        ("tp", "Ranks that share each layer (tensor parallel)."),
-    ):
-        command = click.option(f"--{name}", type=click.IntRange(1), default=1, help=text)(command)
-    text = "Data-parallel groups; dp x tp x pp x cp ranks, tp counted first."
-    return click.option("--dp", type=click.IntRange(1), help=text)(command)
+    """How ranks divide the work, of use under torchrun or SLURM; the command gets it as ``ranks``."""
+    return collected(command, "ranks", RankOptions, _RANKS)
 
 
-def ranked(dp: int | None, tp: int, pp: int, cp: int) -> Ranked | None:
+def ranked(ranks: RankOptions) -> Ranked | None:
     """Return this process's place among the ranks; None where it is alone.
 
     Raises:
@@ -55,13 +65,13 @@ def ranked(dp: int | None, tp: int, pp: int, cp: int) -> Ranked | None:
 
     place = place_of(os.environ)
     if place is None:
-        if (dp or 1) * tp * pp * cp > 1:
+        if (ranks.dp or 1) * ranks.tp * ranks.pp * ranks.cp > 1:
             hint = "torchrun --nproc-per-node 8 -m ioprobe_cli analyze ..."
             raise UsageError("--dp, --tp, --pp and --cp need several ranks; this is one", hint=hint)
         return None
     from ioprobe.analysis.ranks import layout_of
 
-    return Ranked(place, layout_of(place.world_size, dp=dp, tp=tp, pp=pp, cp=cp))
+    return Ranked(place, layout_of(place.world_size, **ranks._asdict()))
 
 
 def analyze_ranks(request: Request, where: Ranked, output: Path | None, format_: str, *, quiet: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -41,6 +42,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def place_of(environ: Mapping[str, str]) -> Place | None:
     """Return this process's place among several ranks, from torchrun's or SLURM's variables; None for one rank.
 
+    Under ``srun`` the ranks meet at the first node of the step, unless MASTER_ADDR says otherwise. A batch script
+    carries the job's variables, too, but is one process: only its steps have ranks.
+
     Raises:
         UsageError: they contradict each other, or do not say where to meet.
 
@@ -50,27 +54,70 @@ def place_of(environ: Mapping[str, str]) -> Place | None:
     29400
     """
     if "RANK" in environ and "WORLD_SIZE" in environ:
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    elif "SLURM_PROCID" in environ and "MASTER_ADDR" in environ:
-        size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-        names = ("SLURM_PROCID", size, "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
-    else:
+        return _place(environ, ("RANK", "WORLD_SIZE", "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE", 1))
+    if "SLURM_PROCID" not in environ:
         return None
-    rank, size_, local = (_number(environ, name, default) for name, default in zip(names, (0, 1, 0), strict=False))
-    if size_ < 2:
+    size = next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if name in environ), "")
+    nodes = next((environ[name] for name in _NODE_LISTS if name in environ), "")
+    in_script = size == "SLURM_NTASKS" and environ.get("ENVIRONMENT") == "BATCH"
+    if not size or in_script or not (nodes or "MASTER_ADDR" in environ):
         return None
-    if not 0 <= rank < size_:
-        raise UsageError(f"{names[0]} is {rank} with {names[1]} {size_}", hint="start all ranks with one launcher")
+    known = {"MASTER_PORT": _port_of_job(environ)} | ({"MASTER_ADDR": first_node(nodes)} if nodes else {})
+    return _place({**known, **environ}, ("SLURM_PROCID", size, "SLURM_LOCALID"), _tasks_here(environ))
+
+
+_NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
+_TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+
+
+def first_node(nodes: str) -> str:
+    """Return the first node of SLURM's compressed list.
+
+    >>> first_node("gpu[07-09,12],login1"), first_node("rack[1-2]n[003,5]"), first_node("alone")
+    ('gpu07', 'rack1n003', 'alone')
+    """
+    first = re.match(r"(?:[^\[,]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0] if first else nodes)
+
+
+def _port_of_job(environ: Mapping[str, str]) -> str:
+    """Two jobs on one node want two ports, and all ranks of a job the same."""
+    job = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID", ""))
+    return str(15_000 + int(job[-4:])) if job.isdecimal() else str(_DEFAULT_PORT)
+
+
+def _tasks_here(environ: Mapping[str, str]) -> int:
+    """Return the ranks on this node; SLURM writes 4(x2),3 for nodes with 4, 4 and 3."""
+    name = next((name for name in _TASKS if name in environ), "")
+    if not name:
+        return 1
+    node, text = _number(environ, "SLURM_NODEID", 0), environ[name]
+    for group in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", group.strip())
+        if found is None:
+            raise _no_number(name, text)
+        node -= int(found[2] or 1)
+        if node < 0:
+            break
+    return int(found[1])
+
+
+def _place(environ: Mapping[str, str], names: tuple[str, str, str], local_ranks: int) -> Place | None:
+    rank, size, local = (_number(environ, name, default) for name, default in zip(names, (0, 1, 0), strict=True))
+    if size < 2:
+        return None
+    if not 0 <= rank < size:
+        raise UsageError(f"{names[0]} is {rank} with {names[1]} {size}", hint="start all ranks with one launcher")
     if "MASTER_ADDR" not in environ:
         raise UsageError(
-            f"this is rank {rank} of {size_}, but MASTER_ADDR does not say where they meet",
+            f"this is rank {rank} of {size}, but MASTER_ADDR does not say where they meet",
             hint="start it with torchrun, or set MASTER_ADDR and MASTER_PORT",
         )
     return Place(
         rank=rank,
-        world_size=size_,
+        world_size=size,
         local_rank=local,
-        local_ranks=max(1, _number(environ, names[3], 1)),
+        local_ranks=max(1, local_ranks),
         address=environ["MASTER_ADDR"],
         port=_number(environ, "MASTER_PORT", _DEFAULT_PORT),
         agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
@@ -83,6 +130,10 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     if raw is None:
         return default
     try:
-        return int(raw.split("(")[0])  # SLURM writes 2(x3)
+        return int(raw)
     except ValueError:
-        raise UsageError(f"{name} is '{raw}'; expected a number", hint="start all ranks with one launcher") from None
+        raise _no_number(name, raw) from None
+
+
+def _no_number(name: str, text: str) -> UsageError:
+    return UsageError(f"{name} is '{text}'; expected a number", hint="start all ranks with one launcher")

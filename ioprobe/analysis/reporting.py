@@ -10,6 +10,8 @@ import numpy as np
 
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.diagnose import Finished, diagnose
+from ioprobe.diagnosis.evidence import saved_without_sync
+from ioprobe.diagnosis.loop_shares import loop_shares
 from ioprobe.diagnosis.ranks import (
     late_sentence,
     leading,
@@ -21,6 +23,7 @@ from ioprobe.diagnosis.ranks import (
 from ioprobe.diagnosis.recordings import report_recording, shares_of
 from ioprobe.diagnosis.steady import cycles, steady, waits
 from ioprobe.diagnosis.types import Advice, Report, Timeline, WhatIfPoint
+from ioprobe.diagnosis.utilization import step_utilization
 from ioprobe.model.predict import predict
 from ioprobe.model.search import most_workers
 from ioprobe.run import LoaderRun, LoaderSettings, Run
@@ -40,6 +43,7 @@ def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | N
         return report_recording(run, run_path, page_path)
     done = diagnose(run)
     loop = run.loop() or run.loader_alone()
+    use = step_utilization(run.step, run.host) if run.step else None
     return Report(
         kind=run.kind,
         created_at=run.created_at,
@@ -56,9 +60,9 @@ def report_from_run(run: Run, *, run_path: str | None = None, page_path: str | N
         advice=_standing([_verified(a, run, done) for a in done.advice]),
         what_if=what_if(run, done),
         timeline=timeline(loop),
-        partition=shares_of(run.partitions) if run.partitions else None,
+        partition=shares_of(run.partitions) if run.partitions else loop_shares(done.evidence),
         partitions=run.partitions,
-        caveats=[*run.caveats, *(done.profile.caveats if done.profile else ())],
+        caveats=[*run.caveats, *(done.profile.caveats if done.profile else ()), *(use.caveats if use else ())],
         failures=[*run.failures, *(m.failure for m in run.loaders if m.failure)]
         + ([run.step.failure] if run.step and run.step.failure else []),
         metrics=metrics(run, done),
@@ -78,7 +82,7 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
         report,
         complete=run.complete,
         diagnosis=msgspec.structs.replace(report.diagnosis, reasons=[*reasons, *report.diagnosis.reasons]),
-        partition=shares_of(partitions) if partitions else None,
+        partition=shares_of(partitions) if partitions else report.partition,
         partitions=partitions,
         ranks=rank_summaries(run, told),
         metrics={**totals(run), **report.metrics},
@@ -208,6 +212,27 @@ def _dlio(run: Run) -> dict[str, float | None]:
     return {"dlio_au": theirs.au, "dlio_samples_per_s": theirs.samples_per_s, "dlio_mib_per_s": theirs.mib_per_s}
 
 
+def _step_metrics(run: Run, done: Finished) -> dict[str, float | None]:
+    """Return what the step does with the accelerator: work, energy, communication."""
+    e, step = done.evidence, run.step
+    if step is None or e.step is None:
+        return {}
+    found: dict[str, float | None] = {"kernel_time_share": step.kernel_time_share}
+    if step.joules_per_step is not None:
+        found["joules_per_sample"] = step.joules_per_step / step.samples_per_step
+    if step.updates_per_step is not None and step.updates_per_step < 1:
+        found["updates_per_step"] = step.updates_per_step
+    seen, saved = e.step.communication, saved_without_sync(step)
+    found["communication_share"] = None if seen is None else seen.share.value
+    found["synchronisation_s"] = None if saved is None else max(0.0, saved.value)
+    use = step_utilization(step, run.host)
+    if use is not None:
+        found |= {"flops_per_s": use.flops_per_s, "mfu": use.mfu, "hfu": use.hfu}
+        if e.loop is not None and use.mfu is not None:
+            found["mfu_in_loop_share"] = use.mfu * e.step.seconds / e.loop.cycle_s
+    return found
+
+
 def metrics(run: Run, done: Finished) -> dict[str, float]:
     """Return further figures by name, the unit at its end."""
     e = done.evidence
@@ -237,6 +262,5 @@ def metrics(run: Run, done: Finished) -> dict[str, float]:
     if e.costs is not None:
         found["worker_idle_share"] = e.costs.idle_share
         found["worker_runq_share"] = e.costs.runq_share
-    if run.step is not None and run.step.flops_per_step and e.step is not None:
-        found["flops_per_s"] = run.step.flops_per_step / e.step.seconds
+    found |= _step_metrics(run, done)
     return {key: float(value) for key, value in found.items() if value is not None and math.isfinite(value)}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ioprobe.analysis.declared import parse_transformer
 from ioprobe.errors import UsageError
 
 DEFAULT_SECONDS = 45.0
@@ -31,6 +32,10 @@ class Request:
     """Emulated step in proportion to the batch size [s]; excludes the other two."""
     step_source: str = ""
     """Where an emulated step's time comes from."""
+    accelerator: str = ""
+    """What an emulated step stands for; empty where nothing says so."""
+    transformer: str | None = None
+    """Declared shape, for FLOPs by formula instead of counting."""
     seconds: float = DEFAULT_SECONDS
     """Bound of the whole analysis [s], start-up of processes left out."""
     loader_options: dict[str, Any] = field(default_factory=dict)
@@ -64,6 +69,8 @@ class Request:
             raise UsageError("a real and an emulated step exclude each other", hint="give one of them")
         if self.step_s is not None and not 0 <= self.step_s < 3600:
             raise UsageError(f"the emulated step is {self.step_s:g} s; expected 0 to 3600 s")
+        if self.transformer is not None:
+            parse_transformer(self.transformer)
         if self.batch_samples is not None and self.batch_samples < 1:
             raise UsageError(f"--batch-samples is {self.batch_samples}; it must be at least 1")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ioprobe import __version__
+from ioprobe.analysis.declared import declare_flops
 from ioprobe.analysis.request import Request
 from ioprobe.data.shards import redact_url
 from ioprobe.diagnosis.diagnose import Finished, diagnose
@@ -16,7 +17,7 @@ from ioprobe.probe import protocol
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
 from ioprobe.probe.target import is_factory
-from ioprobe.run import Caveat, Failure, LoaderRun, Run, StorageJob, Workload, now_utc
+from ioprobe.run import Caveat, Failure, LoaderRun, Run, StepRun, StorageJob, Workload, now_utc
 from ioprobe.units import format_bytes
 
 Progress = Callable[[str, float, float], None]
@@ -57,13 +58,13 @@ def analyze(request: Request, *, progress: Progress | None = None, keep: Callabl
     return run
 
 
-def new_run(request: Request) -> Run:
-    """Return a run with nothing measured yet."""
+def new_run(request: Request, *, with_torch: bool = False) -> Run:
+    """Return a run with nothing measured yet; ``with_torch`` as in ``measure_host``."""
     return Run(
         kind=request.kind,
         created_at=now_utc(),
         version=__version__,
-        host=measure_host(),
+        host=measure_host(with_torch=with_torch),
         workload=Workload(
             target=redact_url(request.target),
             command=request.command,
@@ -75,6 +76,29 @@ def new_run(request: Request) -> Run:
             dlio=request.dlio,
         ),
     )
+
+
+def load_command(request: Request, team: protocol.Team | None = None) -> protocol.Load:
+    """Return what makes the loader and the step that are asked for."""
+    return protocol.Load(
+        target=request.target,
+        step=request.step,
+        step_s=request.step_s,
+        step_s_per_sample=request.step_s_per_sample,
+        step_source=request.step or request.step_source,
+        loader_options=request.loader_options,
+        batch_samples=request.batch_samples,
+        team=team,
+    )
+
+
+def describe_step(step: StepRun, request: Request) -> StepRun:
+    """Add to a measured step what only the request says of it."""
+    if step.emulated:
+        step.accelerator = request.accelerator
+    if request.transformer is not None and step.durations_s:
+        declare_flops(step, request.transformer)
+    return step
 
 
 class Alone:
@@ -155,24 +179,13 @@ class Session:
             # A factory that joins a process group waits there for the others: all children are up before it begins.
             self.supervisor.start()
             self.company.meet("load")
-        run.facts = self.supervisor.load(
-            protocol.Load(
-                target=request.target,
-                step=request.step,
-                step_s=request.step_s,
-                step_s_per_sample=request.step_s_per_sample,
-                step_source=request.step or request.step_source,
-                loader_options=request.loader_options,
-                batch_samples=request.batch_samples,
-                team=self.company.member,
-            )
-        )
+        run.facts = self.supervisor.load(load_command(request, self.company.member))
         if "loop" in request.phases and request.has_step:
             run.loaders.append(self._loader("loop", coupled=True))
         if "step" in request.phases and request.has_step and not self._is_broken():
             command = protocol.Step(seconds=self._begin("step"), tokens_per_sample=request.tokens_per_sample)
             try:
-                run.step = self.supervisor.step(command)
+                run.step = describe_step(self.supervisor.step(command), request)
             except IoprobeError as error:
                 run.failures.append(Failure(phase="step", kind="exception", message=error.message, hint=error.hint))
         if "loader" in request.phases and not self._is_broken():

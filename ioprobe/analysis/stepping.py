@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ioprobe import __version__
+from ioprobe.analysis.declared import declare_flops, parse_transformer
 from ioprobe.diagnosis.steady import steady
 from ioprobe.diagnosis.step_table import StepRow, StepTable
 from ioprobe.errors import IoprobeError, UsageError
-from ioprobe.model.flops import transformer_flops_per_token
 from ioprobe.probe import protocol
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.step_vary import Variation
@@ -65,6 +65,8 @@ class StepRequest:
             raise UsageError(f"--seconds is {self.seconds:g}; it must be positive and finite")
         if self.shape is not None:
             parse_shape(self.shape)
+        if self.transformer is not None:
+            parse_transformer(self.transformer)
 
 
 def parse_vary(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -125,7 +127,9 @@ def measure_steps(request: StepRequest, *, progress: Progress | None = None) -> 
                 raise
             failure = Failure(phase="step", kind="exception", message=error.message, hint=error.hint)
             rows.append(StepRow(settings=setting, step=StepRun(durations_s=[], failure=failure)))
-    declared = _declare(request, rows)
+    if request.transformer is not None:
+        for row in rows:
+            declare_flops(row.step, request.transformer)
     return StepTable(
         source=request.step,
         created_at=now_utc(),
@@ -134,7 +138,6 @@ def measure_steps(request: StepRequest, *, progress: Progress | None = None) -> 
         rows=rows,
         unit=request.unit,
         complete=complete,
-        declared_flops=declared,
     )
 
 
@@ -174,49 +177,3 @@ def _row(
             loaders[batch] = None if state is None else state.samples_per_s
         step = supervisor.step(protocol.Step(seconds=request.seconds, tokens_per_sample=request.tokens_per_sample))
     return StepRow(settings=setting, step=step, loader_samples_per_s=loaders.get(batch))
-
-
-_SHAPE = {"parameters", "layers", "heads", "head_size", "sequence", "active_parameters"}
-
-
-def _declare(request: StepRequest, rows: Sequence[StepRow]) -> str:
-    """Put the FLOPs of a declared transformer into the rows; returns formula and numbers."""
-    if request.transformer is None:
-        return ""
-    shape, switches = parse_transformer(request.transformer)
-    causal, recompute = switches.get("causal", False), switches.get("recompute", False)
-    model = transformer_flops_per_token(**shape, causal=causal)
-    executed = transformer_flops_per_token(**shape, causal=causal, recompute=True) if recompute else model
-    for row in rows:
-        tokens = row.step.tokens_per_step or row.step.samples_per_step * shape["sequence"]
-        row.step.flops_per_step, row.step.executed_flops_per_step = model * tokens, executed * tokens
-    return f"6N + 12·L·H·Q·T per token with {request.transformer}: {model:.4g} FLOPs"
-
-
-def parse_transformer(text: str) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Return numbers and switches written as ``parameters=8e9,layers=32,heads=32,head_size=128,sequence=8192``.
-
-    Raises:
-        UsageError: a name or a number that cannot be read, or one that is missing.
-    """
-    numbers: dict[str, Any] = {}
-    switches: dict[str, bool] = {}
-    for word in text.split(","):
-        name, _, value = (part.strip() for part in word.partition("="))
-        try:
-            if name in _SHAPE:
-                numbers[name] = float(value) if "parameters" in name else int(value)
-                continue
-            if name in {"causal", "recompute"}:
-                switches[name] = {"": True, "on": True, "off": False}[value]
-                continue
-        except (ValueError, KeyError):
-            pass
-        raise UsageError(
-            f"cannot read '{word.strip()}' in --transformer",
-            hint="write it like parameters=8e9,layers=32,heads=32,head_size=128,sequence=8192,causal",
-        )
-    missing = sorted(_SHAPE - {"active_parameters"} - numbers.keys())
-    if missing:
-        raise UsageError(f"--transformer lacks {', '.join(missing)}", hint="each of them is in the model's config")
-    return numbers, switches

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from ioprobe import __version__
 from ioprobe.analysis.choice import changes, decide, grid_settings, knobs_of, settings_of
 from ioprobe.analysis.request import Request
-from ioprobe.data.shards import redact_url
+from ioprobe.analysis.session import describe_step, load_command, new_run
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.forecast import point
 from ioprobe.diagnosis.steady import steady
@@ -33,9 +32,8 @@ from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.model.search import Limits, SearchResult, Seen, search
 from ioprobe.probe import protocol
-from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
-from ioprobe.run import Caveat, LoaderRun, Run, Workload, now_utc
+from ioprobe.run import Caveat, LoaderRun, Run
 from ioprobe.stats import Estimate
 
 Progress = Callable[[str, float, float], None]
@@ -74,21 +72,7 @@ def tune(request: Request, options: TuneOptions, *, progress: Progress | None = 
         TargetError: the loader or the step cannot be made.
         MeasureError: the loader fails, or delivers too little to calibrate from.
     """
-    run = Run(
-        kind="tune",
-        created_at=now_utc(),
-        version=__version__,
-        host=measure_host(with_torch=True),
-        workload=Workload(
-            target=redact_url(request.target),
-            command=request.command,
-            step=request.step or request.step_source or None,
-            seconds=options.budget_s,
-            unit=request.unit,
-            tokens_per_sample=request.tokens_per_sample,
-            seed=request.seed,
-        ),
-    )
+    run = new_run(request, with_torch=True)
     tuner = _Tuner(request, options, run, progress or (lambda text, done, of: None))
     try:
         return run, tuner.tune()
@@ -151,17 +135,7 @@ class _Tuner:
     def _load(self) -> None:
         request = self.request
         self.show(self.text, 0.0, 0.0)
-        self.run.facts = self.supervisor.load(
-            protocol.Load(
-                target=request.target,
-                step=request.step,
-                step_s=request.step_s,
-                step_s_per_sample=request.step_s_per_sample,
-                step_source=request.step or request.step_source,
-                loader_options=request.loader_options,
-                batch_samples=request.batch_samples,
-            )
-        )
+        self.run.facts = self.supervisor.load(load_command(request))
         self.begun = time.monotonic()
 
     def _measure(self, text: str, seconds: float, *, coupled: bool, purpose: str, **changes: Any) -> LoaderRun:
@@ -183,7 +157,7 @@ class _Tuner:
             loop = self._measure("the present setting", max(2.0, 0.1 * budget), coupled=True, purpose="baseline")
             self._refuse(loop)
             self.text = "the step alone"
-            run.step = self.supervisor.step(protocol.Step(seconds=max(0.5, 0.04 * budget)))
+            run.step = describe_step(self.supervisor.step(protocol.Step(seconds=max(0.5, 0.04 * budget))), self.request)
         alone = self._measure("the loader alone", self._seconds(0.08), coupled=False, purpose="baseline")
         self._refuse(alone)
         settings, facts = alone.settings, run.facts

@@ -6,7 +6,7 @@ from typing import Any
 
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.findings import Finding
-from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT
+from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT, LOOK_AT_THE_STEP
 from ioprobe.diagnosis.types import Advice, Verdict
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
@@ -108,13 +108,16 @@ def _leave_it(e: Evidence, verdict: Verdict) -> Advice:
         )
     action = "change nothing in the loader"
     if verdict is Verdict.COMPUTE_BOUND:
-        action += "; look at the step: batch size, precision, compilation, model"
+        action += f"; {LOOK_AT_THE_STEP}"
     else:
         action += ", or add one worker for headroom"
+    because = f"a loader that costs nothing would bring {most} at the most"
+    if verdict is Verdict.COMPUTE_BOUND and e.ratio is not None and e.ratio > 1:
+        because += f"; a step more than {e.ratio:.2g} times as fast would wait for this loader"
     return Advice(
         code="IO600",
         action=action,
-        because=f"a loader that costs nothing would bring {most} at the most",
+        because=because,
         wrong_when="the step gets faster (another accelerator, mixed precision): then measure again",
     )
 

@@ -9,7 +9,8 @@ from ioprobe.diagnosis.costs import stage_table
 from ioprobe.diagnosis.evidence import Evidence, gather
 from ioprobe.diagnosis.ladder import build_ladder
 from ioprobe.diagnosis.recordings import diagnose_recording
-from ioprobe.diagnosis.types import Advice, Diagnosis, StageCost, StallShare
+from ioprobe.diagnosis.types import Advice, Diagnosis, StageCost, StallShare, Verdict
+from ioprobe.diagnosis.utilization import step_utilization, utilization_sentence
 from ioprobe.diagnosis.verdict import decide
 from ioprobe.errors import IoprobeError
 from ioprobe.model.calibrate import calibrate
@@ -55,7 +56,11 @@ def diagnose(run: Run) -> Finished:
         verdict=verdict,
         limiting_stage=limit,
         evidence=text,
-        reasons=[*([doubt] if doubt else []), *_reasons(evidence, [f.text for f in findings if f.text not in text])],
+        reasons=[
+            *([doubt] if doubt else []),
+            *_reasons(evidence, [f.text for f in findings if f.text not in text]),
+            *_of_the_step(evidence, verdict),
+        ],
         stall_share=StallShare(measured=evidence.loop.stall_share if evidence.loop else None, predicted=predicted),
         headroom=headroom(evidence),
         loop_samples_per_s=evidence.loop.samples_per_s if evidence.loop else None,
@@ -133,6 +138,21 @@ def _reasons(e: Evidence, further: list[str]) -> list[str]:
     if run is not None and run.time_to_first_batch_s is not None and run.time_to_first_batch_s > 2:
         found.append(f"the first batch took {format_seconds(run.time_to_first_batch_s)}")
     return found + further[:3]
+
+
+def _of_the_step(e: Evidence, verdict: Verdict) -> list[str]:
+    """Say what communication costs where it is not the verdict, and what part of the peak is reached."""
+    found = []
+    seen, step = e.step.communication if e.step else None, e.run.step
+    if seen is not None and seen.share.value > 0.02 and verdict is not Verdict.COMMUNICATION_BOUND:
+        found.append(f"{seen.amount} of the step alone is {seen.text}")
+    if step is not None and step.sync is not None and step.sync.failed:
+        found.append(f"the step was not timed without gradient synchronisation: {step.sync.failed}")
+    use = None if step is None else step_utilization(step, e.run.host)
+    if step is not None and use is not None:
+        declared = f"; FLOPs are declared: {step.flops_source}" if step.flops_source else ""
+        found.append(utilization_sentence(use) + declared)
+    return found
 
 
 def _unexplained(e: Evidence, predicted: Estimate | None) -> str:

@@ -11,6 +11,24 @@ from ioprobe.diagnosis.costs import WorkerCosts, worker_costs
 from ioprobe.diagnosis.steady import Steady, steady
 from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, Run, Stage, StepRun
 from ioprobe.stats import Estimate
+from ioprobe.units import format_seconds, format_share
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What of the step alone no computation hides."""
+
+    share: Estimate
+    """Of the step's time [fraction]."""
+    text: str
+    """How it was found, in words that follow the figure."""
+
+    @property
+    def amount(self) -> str:
+        """Return the share in words, with its interval where that is wide."""
+        low, high = self.share.low, self.share.high
+        wide = f" ({format_share(low)} to {format_share(high)})" if high - low > 0.02 else ""
+        return format_share(self.share.value) + wide
 
 
 @dataclass(frozen=True)
@@ -20,7 +38,9 @@ class StepEvidence:
     samples_per_s: Estimate
     seconds: float
     """Mean time of a step [s]."""
-    communication_share: float | None
+    communication: Communication | None
+    """The larger of what the trace shows and what goes away with gradient synchronisation; None where neither is known.
+    """
     transfer_share: float | None
     cores: float | None
     """Cores that the step keeps busy; None where it was not measured."""
@@ -162,13 +182,53 @@ def _step(run: StepRun | None) -> StepEvidence | None:
     return StepEvidence(
         samples_per_s=stats.periodic_mean(durations).inverse().scaled(float(run.samples_per_step)),
         seconds=total / durations.size,
-        communication_share=run.parts_s.get("communication", 0.0) / parts if parts > 0 else None,
+        communication=communication_of(run, total / durations.size),
         transfer_share=run.parts_s.get("transfer", 0.0) / parts if parts > 0 else None,
         cores=float(cpu.sum()) / total if cpu.size == durations.size and cpu.size else None,
         emulated=run.emulated,
         pause_share=float(pauses.sum()) / total,
         coupled=run.coupled,
     )
+
+
+def communication_of(run: StepRun, seconds: float) -> Communication | None:
+    """Return the exposed communication of a step.
+
+    A trace sees every collective, but slows what it watches; the difference is free of that, and sees gradients only.
+    So the larger one is the better lower bound.
+
+    Args:
+        run: The step.
+        seconds: Its mean [s].
+    """
+    found = []
+    parts = sum(run.parts_s.values())
+    if parts > 0:
+        share = run.parts_s.get("communication", 0.0) / parts
+        text = f"communication that no computation hides, by a trace of {run.parts_steps} steps"
+        found.append(Communication(Estimate(share, share, share, max(1, run.parts_steps)), text))
+    saved = saved_without_sync(run)
+    if saved is not None and run.sync is not None:
+        mean_s = sum(run.sync.without_s) / len(run.sync.without_s)
+        text = f"gradient synchronisation: without it ({run.sync.switch}) a step takes {format_seconds(mean_s)}"
+        text += f" instead of {format_seconds(mean_s + saved.value)}, weights held still in both"
+        if run.sync.sharded:
+            text += "; gathering the parameters comes on top"
+        found.append(Communication(_clipped(saved.scaled(1 / seconds)), text))
+    return max(found, key=lambda c: c.share.value, default=None)
+
+
+def saved_without_sync(run: StepRun) -> Estimate | None:
+    """Return what a step saves without gradient synchronisation, from pairs of rounds [s]; None where not measured."""
+    sync = run.sync
+    if sync is None or len(sync.with_s) < 2 or len(sync.with_s) != len(sync.without_s):
+        return None
+    return stats.mean(np.subtract(sync.with_s, sync.without_s))
+
+
+def _clipped(share: Estimate) -> Estimate:
+    low, value, high = (min(1.0, max(0.0, x)) for x in (share.low, share.value, share.high))
+    return Estimate(value, low, high, share.n)
 
 
 def _scaling(run: Run, baseline: LoaderRun | None, alone: Steady | None) -> Scaling | None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.types import Rung
 from ioprobe.run import Stage
 from ioprobe.stats import Estimate
 from ioprobe.units import format_bandwidth, format_seconds, format_share
+
+_LEAST_SHARE = 0.01
+"""Of the step: less is no rung of its own [fraction]."""
 
 
 def build_ladder(evidence: Evidence) -> list[Rung]:
@@ -153,15 +158,23 @@ def _step_rungs(evidence: Evidence) -> list[Rung]:
     if step is None:
         return [Rung(stage=Stage.STEP, samples_per_s=None)]
     rungs = []
-    for stage, share in ((Stage.TRANSFER, step.transfer_share), (Stage.COMMUNICATION, step.communication_share)):
-        if share and share > 0.01:
-            rungs.append(
-                Rung(
-                    stage=stage,
-                    samples_per_s=step.samples_per_s.scaled(1 / share),
-                    detail=f"{format_share(share)} of the step, exposed",
-                )
+    if step.transfer_share and step.transfer_share > _LEAST_SHARE:
+        rungs.append(
+            Rung(
+                stage=Stage.TRANSFER,
+                samples_per_s=step.samples_per_s.scaled(1 / step.transfer_share),
+                detail=f"{format_share(step.transfer_share)} of the step, exposed",
             )
+        )
+    seen = step.communication
+    if seen is not None and seen.share.value > _LEAST_SHARE:
+        rungs.append(
+            Rung(
+                stage=Stage.COMMUNICATION,
+                samples_per_s=_rate_of_share(step.samples_per_s, seen.share),
+                detail=f"{seen.amount} of the step is {seen.text}",
+            )
+        )
     kind = "emulated, a constant sleep" if step.emulated else "on a resident batch"
     if step.coupled:
         kind = "within the loop, the loader at work beside it"
@@ -173,6 +186,15 @@ def _step_rungs(evidence: Evidence) -> list[Rung]:
         )
     )
     return rungs
+
+
+def _rate_of_share(step: Estimate, share: Estimate) -> Estimate:
+    """Return the rate of a part of the step if it were alone; its interval holds that of the step and of the share."""
+    value = step.value / share.value
+    low = math.hypot(1 - step.low / step.value, 1 - share.value / share.high)
+    # A share that may be next to nothing bounds nothing from above.
+    high = math.hypot(step.high / step.value - 1, share.value / max(share.low, 0.1 * share.value) - 1)
+    return Estimate(value, value * max(0.0, 1 - low), value * (1 + high), min(step.n, share.n))
 
 
 def _samples(evidence: Evidence) -> float | None:

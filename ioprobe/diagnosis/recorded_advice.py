@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ioprobe.diagnosis.recorded_stacks import few_deliver
-from ioprobe.diagnosis.remedy_texts import FOR_FINDING, FOR_LIMIT, RemedyText
+from ioprobe.diagnosis.remedy_texts import FOR_FINDING, FOR_LIMIT, LOOK_AT_THE_STEP, RemedyText
 from ioprobe.diagnosis.types import Advice, Diagnosis, Verdict
 from ioprobe.run import Limit, Run
 from ioprobe.units import format_seconds, format_share
@@ -39,7 +39,7 @@ def advise_recording(run: Run, diagnosis: Diagnosis) -> list[Advice]:
         found.append(
             Advice(
                 code="IO600",
-                action="change nothing in the loader; look at the step: batch size, precision, compilation, model",
+                action=f"change nothing in the loader; {LOOK_AT_THE_STEP}",
                 because=bound,
                 wrong_when="the step gets faster (another accelerator, mixed precision): then record again",
             )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ioprobe.model.quality import QUALITY
 from ioprobe.run import Limit
+
+LOOK_AT_THE_STEP = f"look at the step: precision, compilation, model, batch size (mind that {QUALITY})"
 
 
 class RemedyText(NamedTuple):
@@ -59,7 +62,7 @@ FOR_FINDING: dict[str, RemedyText] = {
     "transport": RemedyText(
         "IO604",
         "send fewer bytes and objects from worker to main process: tensors instead of lists and strings, uint8 instead"
-        " of float32, smaller batches",
+        f" of float32, smaller batches (mind that {QUALITY})",
         "the step would have to do the conversion on a device that has no time for it",
     ),
     "lock": RemedyText(
@@ -121,8 +124,8 @@ FOR_LIMIT: dict[Limit, RemedyText] = {
     ),
     Limit.COMMUNICATION: RemedyText(
         "IO620",
-        "change nothing in the loader; accumulate gradients, enlarge the batch, overlap or compress communication, or"
-        " use a faster interconnect",
+        "change nothing in the loader; overlap or compress communication, use a faster interconnect, or accumulate"
+        f" gradients and enlarge the batch (mind that {QUALITY})",
         "the wait for the other ranks comes from their loaders: look at every rank",
     ),
 }

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from ioprobe import stats
-from ioprobe.diagnosis.utilization import Utilization, utilization
+from ioprobe.diagnosis.utilization import Utilization, step_utilization
+from ioprobe.model.quality import quality_caveat
 from ioprobe.run import Caveat, Host, StepRun
 from ioprobe.stats import Estimate
 
@@ -34,8 +35,6 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = "samples"
     complete: bool = True
     """False when it was interrupted."""
-    declared_flops: str = ""
-    """Formula and numbers where the model's FLOPs were declared rather than counted."""
 
 
 class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +44,8 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Work over time, pauses included."""
     steps_per_s: Estimate | None
     """With accumulation these are micro-steps."""
+    updates_per_s: Estimate | None
+    """Optimizer steps; None where none was seen."""
     tokens_per_s: Estimate | None
     latency_p50_s: float | None
     latency_p95_s: float | None
@@ -63,6 +64,7 @@ def figures(row: StepRow, host: Host) -> StepFigures:
         return StepFigures(
             samples_per_s=None,
             steps_per_s=None,
+            updates_per_s=None,
             tokens_per_s=None,
             latency_p50_s=None,
             latency_p95_s=None,
@@ -72,24 +74,15 @@ def figures(row: StepRow, host: Host) -> StepFigures:
         )
     steps = stats.periodic_mean(times).inverse()
     samples = steps.scaled(step.samples_per_step)
-    device = host.cpu_model if step.device == "cpu" else next(iter(host.accelerators), step.device)
-    use = None
-    if step.flops_per_step is not None:
-        use = utilization(
-            1 / steps.value,
-            model_flops=step.flops_per_step,
-            executed_flops=step.executed_flops_per_step,
-            device=device,
-            dtype=step.dtype,
-        )
     return StepFigures(
         samples_per_s=samples,
         steps_per_s=steps,
+        updates_per_s=None if step.updates_per_step is None else steps.scaled(step.updates_per_step),
         tokens_per_s=None if step.tokens_per_step is None else steps.scaled(step.tokens_per_step),
         latency_p50_s=stats.percentile(times, 0.5),
         latency_p95_s=stats.percentile(times, 0.95),
         cores=sum(step.cpu_s) / sum(times) if step.cpu_s else None,
-        utilization=use,
+        utilization=step_utilization(step, host),
         binding=_binding(samples, row.loader_samples_per_s),
     )
 
@@ -116,12 +109,7 @@ def caveats(table: StepTable) -> list[Caveat]:
                 "measure for longer with --seconds, and look for other load with 'ioprobe doctor'",
             )
     if _global_batch_changes(table.rows):
-        found["global-batch"] = Caveat(
-            "global-batch",
-            "rows differ in the samples that one optimizer step sees, so they do not train alike: learning rate,"
-            " warm-up and the quality that is reached change with it",
-            "compare quality at equal epochs before taking the fastest row",
-        )
+        found["global-batch"] = quality_caveat("rows differ in the samples that one optimizer step sees")
     bound = _turns(table)
     if bound:
         found["turns-data-bound"] = bound
@@ -129,7 +117,13 @@ def caveats(table: StepTable) -> list[Caveat]:
 
 
 def _global_batch_changes(rows: Sequence[StepRow]) -> bool:
-    sizes = {row.step.samples_per_step * int(row.settings.get("accum", "1")) for row in rows if row.step.durations_s}
+    """Whether optimizer steps see different numbers of samples: as counted, else as asked for."""
+    sizes = set()
+    for row in rows:
+        if row.step.durations_s:
+            seen = row.step.updates_per_step
+            micro_steps = int(row.settings.get("accum", "1")) if seen is None else 1 / seen
+            sizes.add(round(row.step.samples_per_step * micro_steps))
     return len(sizes) > 1
 
 

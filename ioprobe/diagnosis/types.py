@@ -122,6 +122,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     column: int | None = None
     fix: str = ""
+    missing: list[str] = []
+    """Facts for want of which a rule abstained, in the words of ``ioprobe.toml``."""
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +171,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput over num_workers (and prefetch_factor), predicted and measured points together."""
     timeline: Timeline | None = None
     partition: dict[str, float] | None = None
-    """Shares of a trace: ``compute communication transfer data_stall other_idle``, summing to 1."""
+    """Shares of a trace, or of the loop: ``compute communication transfer data_stall other_idle``, summing to 1."""
     partitions: list[Partition] = []
     ranks: list[RankSummary] = []
     outcomes: list[Outcome] = []

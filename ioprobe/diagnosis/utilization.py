@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from ioprobe import stats
 from ioprobe.facts import Accelerator, accelerator
-from ioprobe.run import Caveat
+from ioprobe.run import Caveat, Host, StepRun
+from ioprobe.units import format_flops, format_share
 
 
 class Utilization(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,36 @@ def utilization(
         basis=f"dense {dtype} peak of {chip.id if chip else device}, {peak / 1e12:g} TFLOP/s ({source})",
         caveats=_too_high(max(mfu or 0.0, hfu or 0.0), chip),
     )
+
+
+def step_utilization(step: StepRun, host: Host) -> Utilization | None:
+    """Return MFU and HFU of a measured step on one device; None where its FLOPs are not known.
+
+    Args:
+        step: With its FLOPs counted or declared, those of this rank.
+        host: Names the device: the accelerator that an emulated step stands for, else the one it ran on.
+    """
+    if step.flops_per_step is None or not step.durations_s:
+        return None
+    here = host.cpu_model if step.device == "cpu" else next(iter(host.accelerators), step.device)
+    if step.emulated and not step.accelerator:
+        here = "an emulated accelerator"
+    return utilization(
+        stats.periodic_mean(step.durations_s).value,
+        model_flops=step.flops_per_step,
+        executed_flops=step.executed_flops_per_step,
+        device=step.accelerator or here,
+        dtype=step.dtype,
+    )
+
+
+def utilization_sentence(use: Utilization) -> str:
+    """Return what the step reaches, in words."""
+    rate = "" if use.flops_per_s is None else f"the step alone does {format_flops(use.flops_per_s)}"
+    if use.mfu is None:
+        return f"{rate}; MFU is not known: {use.basis}"
+    hfu = "" if use.hfu is None else f", HFU {format_share(use.hfu)}"
+    return f"{rate}: MFU {format_share(use.mfu)}{hfu} of the {use.basis}"
 
 
 def _unknown(chip: Accelerator | None, device: str, dtype: str | None) -> str:

@@ -18,6 +18,8 @@ from ioprobe.units import format_count, format_rate, format_seconds, format_shar
 
 LOW_STALL = 0.10
 HIGH_STALL = 0.20
+COMMUNICATION = 0.40
+"""Share of the step from which exposed communication is what a faster step needs first [fraction]."""
 NEAR = 1.4
 """Loader over step below which a loader that keeps up has no headroom to speak of."""
 _FEWEST_BATCHES = 12
@@ -129,13 +131,12 @@ def _bound_by_data(e: Evidence, findings: list[Finding]) -> Decision:
 
 def _bound_by_step(e: Evidence) -> Decision:
     assert e.step is not None
-    share = e.step.communication_share
-    if share is not None and share >= 0.4:
+    seen = e.step.communication
+    if seen is not None and seen.share.value >= COMMUNICATION and seen.share.low >= COMMUNICATION / 2:
         return (
             Verdict.COMMUNICATION_BOUND,
             Limit.COMMUNICATION,
-            f"{format_share(share)} of the step's {format_seconds(e.step.seconds)} is communication that no "
-            f"computation hides; {_rates(e)}",
+            f"{seen.amount} of the step's {format_seconds(e.step.seconds)} is {seen.text}; {_rates(e)}",
         )
     copied = e.step.transfer_share
     if copied is not None and copied >= 0.4:

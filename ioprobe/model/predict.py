@@ -9,6 +9,7 @@ import numpy as np
 
 from ioprobe.model.bounds import bounds
 from ioprobe.model.profile import Floats, Prediction, Profile, Setting
+from ioprobe.model.quality import quality_caveat
 from ioprobe.model.simulate import System, Trace, simulate
 from ioprobe.model.system import build
 from ioprobe.run import Caveat
@@ -179,6 +180,9 @@ def doubts(profile: Profile, setting: Setting) -> tuple[Caveat, ...]:
                 settle="ioprobe loader TARGET on a host with that many cores",
             )
         )
+    size = profile.samples_per_batch
+    if round(size * setting.batch_size_factor) != round(size):
+        found.append(quality_caveat(f"batches of {setting.batch_size_factor:.3g} times the measured size"))
     if setting.batch_size_factor > 4 or setting.batch_size_factor < 0.25:
         found.append(
             Caveat(

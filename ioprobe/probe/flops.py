@@ -24,24 +24,32 @@ class FlopCount(msgspec.Struct, frozen=True, kw_only=True):
     """Type of most matrix products, in torch's words; ``tf32`` where float32 is rounded to it."""
 
 
-def count_flops(step: Callable[[Any], Any], batch: Any) -> FlopCount | None:
+def count_flops(
+    step: Callable[[Any], Any], batch: Any, agree: Callable[[bool], bool] = lambda mine: mine
+) -> FlopCount | None:
     """Run a step once or twice and count what its matrix products and convolutions do.
 
     Only operators of ATen are seen: kernels of one's own and compiled regions
     are not, so count the step before ``torch.compile``. None where nothing was
     seen.
+
+    Args:
+        step: Called with the batch.
+        batch: Of the usual size.
+        agree: Makes of whether this rank needs the second run what holds for all ranks: a step that communicates
+            must run as often on each.
     """
     counted = _counted(step, batch)
-    if counted.total == 0:
-        return None
     model = counted.total
-    if counted.regions:
+    if agree(counted.regions > 0):
         from torch.utils.checkpoint import set_checkpoint_early_stop
 
         # Without the early stop a region's recomputation is its forward over again, and can be taken off exactly.
         with set_checkpoint_early_stop(False):
             whole = _counted(step, batch)
         model = whole.total - whole.in_regions
+    if counted.total == 0:
+        return None
     operators = dict(sorted(counted.by_operator.items(), key=lambda item: -item[1]))
     return FlopCount(model=model, executed=counted.total, by_operator=operators, dtype=counted.dtype)
 

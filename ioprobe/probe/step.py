@@ -14,6 +14,7 @@ from ioprobe.probe.energy import energy_meter
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.flops import count_flops
 from ioprobe.probe.step_clock import Block, Clock, clock_for
+from ioprobe.probe.updates import counted_updates
 from ioprobe.run import Failure, StepRun
 
 Step = Callable[[Any], Any]
@@ -131,7 +132,7 @@ def measure_step(
         _warm_up(clock, following, 0.25 * seconds, result.warmup_s)
         _measure(clock, following, seconds, result, progress)
         if trace and not emulated and _add_parts(step, following, clock, result):
-            _add_flops(step, following, result)
+            add_flops(step, following, result)
     except KeyboardInterrupt:
         result.failure = Failure(phase="step", kind="interrupted", message="interrupted while the step was measured")
     except (Exception, SystemExit) as error:
@@ -159,6 +160,17 @@ def _settled(durations: Sequence[float]) -> bool:
 
 
 def _measure(clock: Clock, following: Following, seconds: float, result: StepRun, progress: Progress | None) -> None:
+    with counted_updates(following) as updates:
+        _measure_steady(clock, updates.following, seconds, result, progress)
+    result.updates_per_step = updates.per_call()
+    lead = _before_whole_periods(result.durations_s)
+    result.warmup_s += result.durations_s[:lead]
+    del result.durations_s[:lead], result.cpu_s[:lead]
+
+
+def _measure_steady(
+    clock: Clock, following: Following, seconds: float, result: StepRun, progress: Progress | None
+) -> None:
     block = Block(result.durations_s, result.cpu_s)
     meter = energy_meter(clock.device)
     began = looked = clocks.now()
@@ -178,9 +190,6 @@ def _measure(clock: Clock, following: Following, seconds: float, result: StepRun
         mean_s = stats.mean(result.durations_s).value
         result.joules_per_step = reading.joules * mean_s / (clocks.now() - began)
         result.kernel_time_share = reading.kernel_time_share
-    lead = _before_whole_periods(result.durations_s)
-    result.warmup_s += result.durations_s[:lead]
-    del result.durations_s[:lead], result.cpu_s[:lead]
 
 
 def _until_pause(durations: Sequence[float], steps: int) -> int:
@@ -247,11 +256,16 @@ def _add_parts(step: Step, following: Following, clock: Clock, result: StepRun) 
     return shares.products
 
 
-def _add_flops(step: Step, following: Following, result: StepRun) -> None:
-    """Count the work of one step more; what torch compiled is counted as it was written."""
+def add_flops(
+    step: Step, following: Following, result: StepRun, agree: Callable[[bool], bool] = lambda mine: mine
+) -> None:
+    """Count the work of one step more; what torch compiled is counted as it was written.
+
+    For ``agree`` see :func:`ioprobe.probe.flops.count_flops`.
+    """
     plain = getattr(step, "uncompiled", step)
     try:
-        counted = count_flops(plain, following())
+        counted = count_flops(plain, following(), agree)
     except Exception:  # kernels that torch's counter cannot run under; the step itself has shown that it works
         return
     if counted is not None:

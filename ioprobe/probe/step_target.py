@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from ioprobe.errors import TargetError
+from ioprobe.probe.step_sync import find_switch
 from ioprobe.probe.step_vary import Variation
 from ioprobe.probe.target import as_target_error, load_function
 
@@ -25,7 +27,8 @@ class ModuleStep:
         module: Trained in place.
         device: Where module and batch live.
         dtype: Compute type under autocast (``torch.bfloat16``, ``torch.float16``); None for the module's own.
-        accumulate: Micro-steps between two optimizer steps.
+        accumulate: Micro-steps between two optimizer steps; only the last of them synchronises gradients, where the
+            module allows that.
         compiled: Run the module through ``torch.compile``.
     """
 
@@ -43,6 +46,7 @@ class ModuleStep:
         self.uncompiled: Callable[[Any], None] = self._written if compiled else self
         trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE) if trained else None
+        self._switch = find_switch(self.module) if accumulate > 1 else None
         self._resident: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
         self._count = 0
 
@@ -57,13 +61,15 @@ class ModuleStep:
         import torch
 
         args, kwargs = self.arguments(batch)
-        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
-            loss = scalar(forward(*args, **kwargs))
-        if self.optimizer is None or not loss.requires_grad:
-            return
-        (loss / self.accumulate).backward()
         self._count += 1
-        if self._count % self.accumulate == 0:
+        is_last = self._count % self.accumulate == 0
+        with nullcontext() if is_last or self._switch is None else self._switch.off():
+            with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
+                loss = scalar(forward(*args, **kwargs))
+            if self.optimizer is None or not loss.requires_grad:
+                return
+            (loss / self.accumulate).backward()
+        if is_last:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
@@ -131,7 +137,9 @@ def load_step(target: str, device: Any = None) -> Callable[[Any], Any]:
 
     A class or a function without required parameters is a factory and is
     called; a function with a required parameter is the step itself. A factory
-    may return a callable that takes a batch, or an ``nn.Module``.
+    may return a callable that takes a batch, or an ``nn.Module``. With several
+    ranks the step is also timed without gradient synchronisation, where it holds
+    a module that allows this: see :mod:`ioprobe.probe.step_sync`.
 
     Behind a question mark may stand how it is to run, as in
     ``train.py:make_step?precision=bf16&accum=4&compile=on``: see

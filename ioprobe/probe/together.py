@@ -17,7 +17,10 @@ from ioprobe.instrument import clocks
 from ioprobe.instrument.meeting import Meetings, time_backward, time_collectives
 from ioprobe.probe import protocol, step_parts
 from ioprobe.probe.failures import failure_of
+from ioprobe.probe.step import add_flops
 from ioprobe.probe.step_clock import Block, clock_for
+from ioprobe.probe.sync_difference import Together, measure_difference
+from ioprobe.probe.updates import counted_updates
 from ioprobe.run import StepRun
 
 _AHEAD_S = 0.4
@@ -113,6 +116,9 @@ def measure_step_together(
 ) -> StepRun:
     """Return the time of a training step that communicates: as many steps on every rank, then a few under the tracer.
 
+    Where its gradient synchronisation can be turned off, it is also timed without, and under torch's FLOP counter
+    where matrix products were seen.
+
     Args:
         step: Called with a batch.
         following: Returns the next resident batch.
@@ -123,7 +129,10 @@ def measure_step_together(
         source: Where the step comes from.
         progress: Called now and then.
     """
+    import torch.distributed
+
     clock = clock_for(step)
+    together = Together(store, rank, torch.distributed.get_world_size(), lambda name: _align(store, name))
     result = StepRun(
         durations_s=[], samples_per_step=samples, tokens_per_step=tokens, device=clock.device_name, source=source
     )
@@ -133,15 +142,20 @@ def measure_step_together(
         count = _agreed_steps(store, rank, seconds, result.warmup_s[-1])
         block = Block(result.durations_s, result.cpu_s)
         begun = clocks.now()
-        for done in range(0, count, 5):
-            clock.run(following, min(5, count - done), block)
-            if progress is not None:
-                progress("the step alone", clocks.now() - begun, seconds)
-        clock.drain(block)
-        shares = step_parts.trace(step, following, clock, _TRACED_STEPS, lambda: _align(store))
+        with counted_updates(following) as updates:
+            for done in range(0, count, 5):
+                clock.run(updates.following, min(5, count - done), block)
+                if progress is not None:
+                    progress("the step alone", clocks.now() - begun, seconds)
+            clock.drain(block)
+        result.updates_per_step = updates.per_call()
+        shares = step_parts.trace(step, following, clock, _TRACED_STEPS, together.align)
         if shares is not None:
             result.parts_s = shares.seconds_per_step(sum(result.durations_s) / len(result.durations_s))
             result.parts_steps = shares.steps
+        result.sync = measure_difference(step, following, clock, together=together, seconds=seconds)
+        if together.all(shares is not None and shares.products):
+            add_flops(step, following, result, together.any)
     except (Exception, SystemExit) as error:
         result.failure = failure_of(error, "step")
     return result
@@ -155,12 +169,12 @@ def _agreed_steps(store: Any, rank: int, seconds: float, step_s: float) -> int:
     return int(bytes(store.get("steps")))
 
 
-def _align(store: Any) -> None:
-    """Wait until all ranks are here."""
+def _align(store: Any, name: str) -> None:
+    """Wait until all ranks have come to a point; bounded, because a rank may be lost."""
     import torch.distributed
 
     size = torch.distributed.get_world_size()
     until = clocks.now() + _PATIENCE_S
-    store.add("aligned", 1)
-    while int(store.add("aligned", 0)) < size and clocks.now() < until:
+    store.add(name, 1)
+    while int(store.add(name, 0)) < size and clocks.now() < until:
         time.sleep(0.001)

@@ -32,5 +32,9 @@ GLOSSARY: dict[str, str] = {
     "loader": "The whole DataLoader while the main process only drains it.",
     "transfer": "Host to device.",
     "step": "The training step on a batch that is already there: forward, backward, optimizer.",
+    "communication": "What of the step no computation hides: by a trace, or by running the same step with and without "
+    "gradient synchronisation (no_sync), whichever shows more.",
+    "MFU, HFU": "Floating-point work of the model (HFU: with what is computed twice) over the accelerator's dense peak "
+    "in the type in use.",
     "loop": "Loader and step together, as in training: the truth that the other rungs must explain.",
 }

@@ -10,7 +10,7 @@ from ioprobe.diagnosis.step_table import StepFigures, StepRow, StepTable, caveat
 from ioprobe.report import words
 from ioprobe.report.sheet import Sheet
 from ioprobe.stats import Estimate
-from ioprobe.units import format_count, format_rate, format_seconds, format_share
+from ioprobe.units import format_count, format_flops, format_rate, format_seconds, format_share
 
 SCHEMA = 1
 """Of the JSON object."""
@@ -41,6 +41,7 @@ def _row_object(row: StepRow, table: StepTable) -> dict[str, Any]:
         **found,
         "loader_samples_per_s": msgspec.to_builtins(row.loader_samples_per_s),
         "samples_per_step": step.samples_per_step,
+        "updates_per_step": step.updates_per_step,
         "device": step.device,
         "dtype": step.dtype,
         "flops_per_step": step.flops_per_step,
@@ -65,8 +66,9 @@ def render(table: StepTable, *, width: int = 100, color: bool = False, unicode: 
         sheet.wide_table(header, rows)
     for row in table.rows:
         _details(sheet, row, figures(row, table.host), several=len(table.rows) > 1)
-    if table.declared_flops:
-        sheet.paragraph(f"FLOPs are declared: {table.declared_flops}", "dim")
+    declared = next((row.step.flops_source for row in table.rows if row.step.flops_source), "")
+    if declared:
+        sheet.paragraph(f"FLOPs are declared: {declared}", "dim")
     found = caveats(table)
     if found:
         sheet.heading("Read with care")
@@ -88,6 +90,7 @@ def _columns(table: StepTable) -> tuple[list[str], list[list[str]]]:
         (f"{unit}/s", [_estimate(f.samples_per_s) for _, f in seen]),
         ("tokens/s", [_estimate(f.tokens_per_s) for _, f in seen]),
         ("steps/s", [_plain(f.steps_per_s) for _, f in seen]),
+        ("updates/s", [_plain(f.updates_per_s) if _accumulates(row) else "" for row, f in seen]),
         ("p50", [_seconds(f.latency_p50_s) for _, f in seen]),
         ("p95", [_seconds(f.latency_p95_s) for _, f in seen]),
         ("cores", ["" if f.cores is None else f"{f.cores:.1f}" for _, f in seen]),
@@ -99,6 +102,11 @@ def _columns(table: StepTable) -> tuple[list[str], list[list[str]]]:
     ]
     kept = [(title, cells) for title, cells in columns if any(cells)]
     return [title for title, _ in kept], [list(row) for row in zip(*(cells for _, cells in kept), strict=True)]
+
+
+def _accumulates(row: StepRow) -> bool:
+    """Whether there are fewer optimizer steps than calls: then a step is a micro-step."""
+    return row.step.updates_per_step is not None and row.step.updates_per_step < 1
 
 
 def _name(row: StepRow) -> str:
@@ -122,12 +130,7 @@ def _seconds(value: float | None) -> str:
 
 def _flops(seen: StepFigures) -> str:
     rate = None if seen.utilization is None else seen.utilization.flops_per_s
-    if rate is None:
-        return ""
-    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if rate >= scale:
-            return f"{rate / scale:.3g} {prefix}"
-    return format_count(rate)
+    return "" if rate is None else format_flops(rate).removesuffix("FLOP/s").strip()
 
 
 def _share(seen: StepFigures, name: str) -> str:

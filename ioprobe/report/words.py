@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ioprobe.diagnosis.types import Advice, Report, Verdict
 from ioprobe.run import HotFrame, LoaderSettings
 from ioprobe.stats import Estimate
-from ioprobe.units import NOT_MEASURED, format_bytes, format_count, format_seconds, format_share
+from ioprobe.units import NOT_MEASURED, format_bytes, format_count, format_flops, format_seconds, format_share
 
 _PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
 
@@ -305,6 +305,8 @@ METRIC_WORDS = {
     "mfu": "model FLOP utilization (MFU)",
     "hfu": "hardware FLOP utilization (HFU)",
     "au": "accelerator utilization (AU)",
+    "mfu_in_loop_share": "MFU in the loop",
+    "kernel_time_share": "driver's GPU utilization (a kernel ran)",
 }
 
 
@@ -321,6 +323,8 @@ def metric(name: str, value: float) -> tuple[str, str]:
         return name, f"×{value:.3g}"
     if name in ("mfu", "hfu", "au"):
         return words or name, format_share(value)
+    if name == "flops_per_s":
+        return "FLOP/s of the step", format_flops(value)
     for ending, form, unit in (
         ("_bytes_per_s", format_bytes, "/s"),
         ("_per_s", format_count, "/s"),

@@ -7,13 +7,22 @@ from pathlib import Path
 import click
 
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
-from ioprobe_cli.ranked import rank_options
-from ioprobe_cli.target_options import loader_options, measure_options, step_options
+from ioprobe_cli.ranked import RankOptions, rank_options
+from ioprobe_cli.target_options import (
+    LoaderOptions,
+    MeasureOptions,
+    StepOptions,
+    loader_options,
+    measure_options,
+    step_options,
+    transformer_option,
+)
 
 
 @click.command()
 @click.argument("target", required=False)
 @step_options
+@transformer_option
 @loader_options
 @measure_options
 @rank_options
@@ -26,23 +35,11 @@ from ioprobe_cli.target_options import loader_options, measure_options, step_opt
 @quiet_option()
 def command(
     target: str | None,
-    step: str | None,
-    step_ms: float | None,
-    workload: str | None,
-    accelerator: str | None,
-    num_workers: int | None,
-    prefetch_factor: int | None,
-    batch_size: int | None,
-    sets: tuple[str, ...],
-    seconds: float,
-    hang_s: float,
-    batch_samples: int | None,
-    unit: str,
-    tokens_per_sample: int | None,
-    dp: int | None,
-    tp: int,
-    pp: int,
-    cp: int,
+    stepping: StepOptions,
+    transformer: str | None,
+    loader: LoaderOptions,
+    measure: MeasureOptions,
+    ranks: RankOptions,
     pipeline: str | None,
     dlio: Path | None,
     no_verify: bool,
@@ -56,6 +53,10 @@ def command(
     TARGET is a dataset URL ('data/train-{000..127}.tar', 's3://...'), a factory of a DataLoader
     ('train.py:make_loader', 'package.module:make_loader'), or an ioprobe.toml. Without one, a small dataset is
     synthesized and an accelerator emulated, so that it runs anywhere.
+
+    With several ranks, a step that holds its DistributedDataParallel or FSDP module (as attribute, in a closure, as a
+    global), or that has a no_sync() of its own, is also timed without gradient synchronisation. FLOPs are counted by
+    torch, or declared with --transformer; MFU and HFU are against the dense peak of the type in use.
 
     \b
     ioprobe analyze
@@ -78,8 +79,8 @@ def command(
 
         found = pipeline_of(load_config(target), pipeline)
         target = found.target
-        if step is None and step_ms is None and workload is None:
-            step, step_ms = found.step, None if found.step else found.step_ms
+        if not stepping.is_given:
+            stepping = stepping._replace(step=found.step, step_ms=None if found.step else found.step_ms)
     elif pipeline is not None:
         raise UsageError("--pipeline needs an ioprobe.toml as TARGET")
     asked: dict[str, float] = {}
@@ -89,28 +90,25 @@ def command(
         if target is not None:
             raise UsageError("--dlio brings its own target", hint="leave TARGET out")
         target, dlio_sets, nominal_ms, asked = dlio_target(dlio)
-        sets = (*dlio_sets, *sets)
-        if step is None and step_ms is None and workload is None:
-            step_ms = nominal_ms
-    where = ranked(dp, tp, pp, cp)
-    step_fields = step_of(step, step_ms, workload, accelerator)
+        loader = loader._replace(sets=(*dlio_sets, *loader.sets))
+        if not stepping.is_given:
+            stepping = stepping._replace(step_ms=nominal_ms)
+    where = ranked(ranks)
+    step_fields = step_of(stepping)
     keywords = {}
     if target is not None:
         configured = found.overrides if found else None
-        keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets, configured, where)
+        keywords = loader_keywords(target, loader, configured, where)
     # Options are read before anything is written.
     request = Request(
         target=target or "",
         command=command_line(),
-        seconds=seconds,
         loader_options=keywords,
-        batch_samples=batch_samples,
-        unit=unit,
-        tokens_per_sample=tokens_per_sample,
+        transformer=transformer,
         verify=not no_verify,
         storage=not no_storage,
-        hang_s=hang_s,
         dlio=asked,
+        **measure._asdict(),
         **step_fields,
     )
     if where is not None:
@@ -119,7 +117,7 @@ def command(
     if target is None:
         from ioprobe_cli.demo import demo_request
 
-        request = demo_request(request, folder, num_workers, prefetch_factor, batch_size, quiet=quiet)
+        request = demo_request(request, folder, loader, quiet=quiet)
     from dataclasses import replace
 
     return analyze_and_report(replace(request, folder=folder), folder, format_, quiet=quiet)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
-from ioprobe_cli.ranked import rank_options
-from ioprobe_cli.target_options import loader_options, measure_options
+from ioprobe_cli.ranked import RankOptions, rank_options
+from ioprobe_cli.target_options import LoaderOptions, MeasureOptions, loader_options, measure_options
 
 
 @click.command()
@@ -21,19 +21,9 @@ from ioprobe_cli.target_options import loader_options, measure_options
 @quiet_option()
 def command(
     target: str,
-    num_workers: int | None,
-    prefetch_factor: int | None,
-    batch_size: int | None,
-    sets: tuple[str, ...],
-    seconds: float,
-    hang_s: float,
-    batch_samples: int | None,
-    unit: str,
-    tokens_per_sample: int | None,
-    dp: int | None,
-    tp: int,
-    pp: int,
-    cp: int,
+    loader: LoaderOptions,
+    measure: MeasureOptions,
+    ranks: RankOptions,
     format_: str,
     output: Path | None,
     quiet: bool,
@@ -51,19 +41,15 @@ def command(
     from ioprobe_cli.ranked import analyze_ranks, ranked
     from ioprobe_cli.target_options import command_line, loader_keywords
 
-    where = ranked(dp, tp, pp, cp)
+    where = ranked(ranks)
     request = Request(
         target=target,
         kind="loader",
         command=command_line(),
-        seconds=seconds,
-        loader_options=loader_keywords(target, num_workers, prefetch_factor, batch_size, sets, where=where),
-        batch_samples=batch_samples,
-        unit=unit,
-        tokens_per_sample=tokens_per_sample,
-        hang_s=hang_s,
+        loader_options=loader_keywords(target, loader, where=where),
         storage=False,
         phases=("loader",),
+        **measure._asdict(),
     )
     if where is not None:
         return analyze_ranks(request, where, output, format_, quiet=quiet)

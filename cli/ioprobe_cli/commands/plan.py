@@ -30,9 +30,9 @@ SHARE = click.FloatRange(0, 1, min_open=True)
 @click.option("--accelerators-per-host", type=COUNT, metavar="N", help="[default: as in RUN, or 8]")
 @click.option("--cores-per-host", type=POSITIVE, metavar="N", help="[default: as in RUN, or no limit]")
 @click.option("--cpu-ms-per-sample", type=POSITIVE, metavar="MS", help="CPU to read, decode and collate a sample.")
-@click.option("--accelerator-price", type=POSITIVE, metavar="USD", help="One accelerator for an hour.")
-@click.option("--storage-price", type=POSITIVE, metavar="USD", help="One more GB/s of the store for an hour.")
-@click.option("--core-price", type=POSITIVE, metavar="USD", help="One core for an hour.")
+@click.option("--accelerator-price", metavar="USD[@SOURCE]", help="One accelerator for an hour.")
+@click.option("--storage-price", metavar="USD[@SOURCE]", help="One more GB/s of the store for an hour.")
+@click.option("--core-price", metavar="USD[@SOURCE]", help="One core for an hour.")
 @click.option("--samples", type=POSITIVE, metavar="N", help="Samples in an epoch. [default: as in RUN]")
 @click.option("--epochs", type=POSITIVE, metavar="N", help="[default: 1]")
 @click.option("--goodput", type=SHARE, default=1.0, show_default=True, help="Productive share of the elapsed time.")
@@ -46,7 +46,7 @@ def command(**options: Any) -> None:
     plan rests on is listed with its source.
 
     \b
-    ioprobe plan --workload unet3d --accelerator h100 -n 8,64,512 --storage 100GB/s --accelerator-price 2.5
+    ioprobe plan --workload unet3d --accelerator h100 -n 8,64 --storage 100GB/s --accelerator-price '2.5@our contract'
     ioprobe plan ioprobe-runs/analyze-20261128-010203 -n 8,64 --cores-per-host 96
     """
     from ioprobe.planning import PlanRequest, plan_from

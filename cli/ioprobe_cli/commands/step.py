@@ -8,7 +8,7 @@ import click
 
 from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_PASSED
 from ioprobe_cli.output import format_option, quiet_option
-from ioprobe_cli.target_options import loader_options
+from ioprobe_cli.target_options import LoaderOptions, hang_options, loader_options, transformer_option
 
 
 @click.command()
@@ -24,17 +24,10 @@ from ioprobe_cli.target_options import loader_options
 @click.option("--workload", metavar="NAME", help="Show the published step of a workload, such as resnet50.")
 @click.option("--accelerator", metavar="NAME", help="With --workload: a100, h100, ...")
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="Bound of each step's steady state.")
-@click.option("--timeout", "hang_s", type=click.FloatRange(min=1), default=60.0, show_default=True,
-              help="Seconds without any progress after which the code under test counts as hanging.")  # fmt: skip
 @loader_options
-@click.option("--batch-samples", type=click.IntRange(1), help="Samples in a batch, where they cannot be counted.")
+@hang_options
 @click.option("--tokens-per-sample", type=click.IntRange(1), help="Adds tokens/s.")
-@click.option(
-    "--transformer",
-    metavar="SHAPE",
-    help="FLOPs by formula: parameters=8e9,layers=32,heads=32,head_size=128,sequence=8192[,active_parameters=..]"
-    "[,causal][,recompute].",
-)
+@transformer_option
 @click.option(
     "-o",
     "--output",
@@ -52,11 +45,8 @@ def command(
     workload: str | None,
     accelerator: str | None,
     seconds: float,
+    loader: LoaderOptions,
     hang_s: float,
-    num_workers: int | None,
-    prefetch_factor: int | None,
-    batch_size: int | None,
-    sets: tuple[str, ...],
     batch_samples: int | None,
     tokens_per_sample: int | None,
     transformer: str | None,
@@ -82,7 +72,7 @@ def command(
             raise UsageError(
                 "--workload shows a published step; it excludes TARGET and --step", hint="drop one of them"
             )
-        return _preset(workload, accelerator, batch_size, format_)
+        return _preset(workload, accelerator, loader.batch_size, format_)
     if step is None:
         raise UsageError("no step was named", hint="pass --step train.py:make_step")
     if output is not None and vary:
@@ -94,9 +84,9 @@ def command(
     from ioprobe_cli.progress import progress
     from ioprobe_cli.target_options import loader_keywords
 
-    options = {} if batch_size is None else {"batch_size": batch_size}
+    options = {} if loader.batch_size is None else {"batch_size": loader.batch_size}
     if target is not None:
-        options = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets)
+        options = loader_keywords(target, loader)
     request = StepRequest(
         step=step,
         target=target,

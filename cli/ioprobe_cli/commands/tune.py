@@ -9,7 +9,7 @@ import click
 
 from ioprobe_cli.exits import EXIT_PASSED
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
-from ioprobe_cli.target_options import loader_options, step_options
+from ioprobe_cli.target_options import LoaderOptions, StepOptions, hang_options, loader_options, step_options
 
 if TYPE_CHECKING:
     from ioprobe.diagnosis.tuning import Tuning
@@ -41,28 +41,14 @@ PRINTABLE = ("num_workers", "prefetch_factor", "persistent_workers")
 @click.option("--grid", is_flag=True, help="Measure every setting 3 times, cold and warm; has no bound.")
 @click.option("--print", "only", type=click.Choice(PRINTABLE), help="Print this one value and nothing else.")
 @click.option("--apply", is_flag=True, help="Write the settings into the pipeline's table of ioprobe.toml.")
-@click.option(
-    "--timeout",
-    "hang_s",
-    type=click.FloatRange(min=1),
-    default=60.0,
-    show_default=True,
-    help="Seconds without any progress after which the code under test counts as hanging.",
-)
-@click.option("--batch-samples", type=click.IntRange(1), help="Samples in a batch, where they cannot be counted.")
+@hang_options
 @format_option("text", "json", "md")
 @output_folder_option()
-@quiet_option()  # fmt: skip
+@quiet_option()
 def command(
     target: str,
-    step: str | None,
-    step_ms: float | None,
-    workload: str | None,
-    accelerator: str | None,
-    num_workers: int | None,
-    prefetch_factor: int | None,
-    batch_size: int | None,
-    sets: tuple[str, ...],
+    stepping: StepOptions,
+    loader: LoaderOptions,
     budget_s: float,
     max_workers: int,
     ranks_per_host: int,
@@ -93,8 +79,8 @@ def command(
     from ioprobe_cli.progress import progress
     from ioprobe_cli.target_options import command_line, loader_keywords, step_of
 
-    step_fields = step_of(step, step_ms, workload, accelerator)
-    keywords = loader_keywords(target, num_workers, prefetch_factor, batch_size, sets)
+    step_fields = step_of(stepping)
+    keywords = loader_keywords(target, loader)
     folder = new_run_folder("tune", now_utc(), output)
     request = Request(
         target=target,
