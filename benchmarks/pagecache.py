@@ -1,18 +1,16 @@
 """Residency of many files, and dropping them: time and proof; prints a Markdown table.
 
-python benchmarks/pagecache.py [--files 20000] [--folder DIR] [--lock FILE]
+python benchmarks/pagecache.py [--files 20000] [--folder DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -25,12 +23,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--folder")
-    parser.add_argument("--lock")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         paths = write(Path(folder), arguments.files)
-        with locked(arguments.lock):
-            report(paths)
+        report(paths)
 
 
 def write(folder: Path, count: int) -> list[str]:
@@ -69,16 +65,6 @@ def row(what: str, measure: Callable[[], pagecache.Residency]) -> None:
         found = measure()
         times.append(time.perf_counter() - began)
     print(f"| {what} | {min(times):.3f}, {statistics.median(times):.3f} | {found.share:.3f} | |")
-
-
-@contextlib.contextmanager
-def locked(path: str | None) -> Iterator[None]:
-    if path is None:
-        yield
-        return
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

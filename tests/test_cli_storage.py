@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -225,3 +227,16 @@ def test_progress_moves_while_it_measures(tmp_path: Path) -> None:
     )
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+def test_two_runs_at_once_on_one_dataset_both_measure_it(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(os.urandom(4 << 20))
+    code = "import sys; from ioprobe_cli.main import run; sys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "storage", str(tmp_path), "--seconds", "0.4", "--format", "json"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in running:
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, b"")
+        jobs = json.loads(out)["jobs"]
+        assert all(job["bytes_per_s"]["value"] > 0 and job["failure"] is None for job in jobs)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]

@@ -77,6 +77,26 @@ def test_what_is_written_is_described_and_counted(
     assert facts.compression == ("compressed" if format_ == "arrow" else compression)
 
 
+@pytest.mark.parametrize("format_", ["webdataset", "parquet", "arrow", "tfrecord", "jsonl", "npy", "npz", "tokens"])
+def test_describing_reads_headers_and_not_the_data(tmp_path: Path, format_: str) -> None:
+    kind = "tokens" if format_ == "tokens" else "array"
+    spec = Spec(format=format_, kind=kind, samples=128, shard_samples=128, sample_bytes=131_072)
+    written = synthesize(spec, str(tmp_path / "d"), workers=0)
+    describe(written.url)  # the first call imports
+    before = bytes_read()
+    facts = describe(written.url)
+    read = bytes_read() - before
+    assert facts.total_bytes is not None
+    assert facts.total_bytes >= 128 * 131_072
+    assert read < 4 << 20  # a few buffers of 1 MiB, of 16 MiB
+    assert facts.num_samples == {"jsonl": None, "tokens": facts.num_samples}.get(format_, 128)
+
+
+def bytes_read() -> int:
+    """Return what this process has read by system calls so far [bytes]."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split("\n")[0])
+
+
 def test_a_spec_by_bytes_and_the_default_divide_samples_into_shards() -> None:
     by_bytes = resolve(Spec(kind="array", samples=100, sample_bytes=1000, shard_bytes=10_000))
     assert (by_bytes.per_shard, by_bytes.num_shards) == (10, 10)

@@ -15,12 +15,14 @@ import pytest
 
 from ioprobe.diagnosis import storage as rates
 from ioprobe.errors import StoreError, TargetError
-from ioprobe.probe import storage, storage_plan
+from ioprobe.probe import storage, storage_members, storage_plan
 from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
+from ioprobe.probe.storage_members import members_of
 from ioprobe.probe.storage_place import Place, place_of
-from ioprobe.probe.storage_plan import members_of, plan_dataset
+from ioprobe.probe.storage_plan import plan_dataset
 from ioprobe.probe.storage_series import Window, narrow_enough, replies_window, scaled_to_window, slice_series
+from ioprobe.probe.storage_tar import index_tar
 from ioprobe.run import DatasetFacts, StorageJob
 
 SAMPLES, PAYLOAD = 40, 5000
@@ -146,12 +148,73 @@ def test_single_samples_need_a_known_size(tmp_path: Path) -> None:
     assert members_of(plan_dataset(str(tmp_path / "a.jsonl")), 0) is None
 
 
+def test_single_samples_of_tars_are_the_members_that_their_headers_tell(shards: str) -> None:
+    members = members_of(plan_dataset(shards), 0)
+    assert members is not None
+    assert members.samples == 3 * SAMPLES
+    assert members.planned_bytes == 3 * SAMPLES * (PAYLOAD + 2)
+    assert members.caveats == []
+    for [(path, spans)] in members.groups:
+        with tarfile.open(path) as tar:
+            assert set(spans) <= {(m.offset_data, m.size) for m in tar}
+    order = [span for [(_, spans)] in members.groups for span in spans]
+    assert order != sorted(order)
+    assert sorted(len(spans) for [(_, spans)] in members.groups)[-1] == 32  # two members each of 16 samples
+
+
+def test_where_headers_take_too_long_the_samples_found_until_then_are_read(
+    shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_members, "_INDEX_LIMIT_S", 0.0)
+    members = members_of(plan_dataset(shards), 0)
+    assert members is not None
+    assert members.samples == 1
+    assert [c.code for c in members.caveats] == ["members-sampled"]
+    assert "0 of 3 shards are indexed whole" in members.caveats[0].text
+
+
+def test_single_samples_of_other_shards_are_ranges_of_the_mean_size_and_say_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"{}\n" * 100)
+    members = members_of(plan_dataset(str(tmp_path / "a.jsonl"), samples_per_shard=100), 0)
+    assert members is not None
+    assert (members.sample_bytes, members.samples) == (3, 100)
+    assert [c.code for c in members.caveats] == ["mean-sized-samples"]
+
+
+def test_compressed_shards_have_no_single_samples(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(bytes(1000))
+    assert members_of(plan_dataset(str(tmp_path / "a.tar.gz"), samples_per_shard=10), 0) is None
+
+
+def test_a_damaged_tar_gives_the_samples_before_the_damage(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar"
+    write_tar(path)
+    whole = index_tar(str(path))
+    with open(path, "r+b") as file:
+        file.seek(whole.span_bytes // 2 // 512 * 512)
+        file.write(b"\xff" * 20_000)
+    found = index_tar(str(path))
+    assert whole.complete
+    assert not found.complete
+    assert found.samples == whole.samples[: len(found.samples)] != []
+    assert index_tar(str(tmp_path / "none.tar")).samples == []
+
+
 def test_empty_shards_are_left_out_and_named(shards: str) -> None:
     empty = Path(shards).parent / "s-1.tar"
     empty.write_bytes(b"")
     plan = plan_dataset(shards)
     assert len(plan.paths) == 2
     assert f"1 of 3 files have zero bytes, the first is '{empty}'" in {c.text for c in plan.caveats}
+
+
+def test_a_dataset_with_holes_is_said_to_cost_nothing(tmp_path: Path) -> None:
+    if place_of(tmp_path).in_memory:
+        pytest.skip("no blocks are counted in memory")
+    with open(tmp_path / "holes.tar", "wb") as file:
+        file.truncate(4 << 20)
+    caveats = {c.code: c.text for c in plan_dataset(str(tmp_path / "holes.tar")).caveats}
+    assert "0 B on disk for 4.0 MiB" in caveats["sparse-files"]
 
 
 def test_a_dataset_of_nothing_but_empty_files_is_an_error(tmp_path: Path) -> None:

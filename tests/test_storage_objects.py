@@ -9,7 +9,8 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from ioprobe.errors import StoreError, TargetError, UsageError
 from ioprobe.probe import storage_crew, storage_objects
-from ioprobe.probe.engines import object_faults, objects
+from ioprobe.probe.engines import object_faults, object_listing, objects
 from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
 from ioprobe.probe.storage_objects import measure_objects
@@ -247,12 +248,93 @@ def test_a_store_of_one_process_is_a_usage_error() -> None:
         measure("memory://x")
 
 
-def test_ten_thousand_keys_are_kept_of_many_and_all_are_counted() -> None:
-    sample = objects._Sample(100)
-    for number in range(5000):
-        sample.add(f"k{number}", 2)
-    assert (sample.count, sample.bytes, len(sample.rows)) == (5000, 10_000, 100)
-    assert len({path for path, _ in sample.rows}) == 100
+class PagedStore:
+    """An S3 client of endless keys: 1000 a page, made when asked for; knows how many pages live at once."""
+
+    def __init__(self, pages: int) -> None:
+        asyn = pytest.importorskip("fsspec.asyn")
+        self.loop = asyn.get_loop()
+        self.count, self.living, self.most_living, self.prefixes = pages, 0, 0, [""]
+
+    async def set_session(self) -> None:
+        pass
+
+    async def get_s3(self, bucket: str) -> PagedStore:
+        return self
+
+    def get_paginator(self, name: str) -> PagedStore:
+        return self
+
+    async def paginate(self, **asked: str) -> AsyncIterator[dict[str, Any]]:
+        self.prefixes.append(asked["Prefix"])
+        for page in range(self.count):
+            entries = LivingPage({"Key": f"ds/{page:04d}-{n:03d}.tar", "Size": 2} for n in range(1000))
+            self.living += 1
+            weakref.finalize(entries, self._gone)
+            self.most_living = max(self.most_living, self.living)
+            found, entries = {"Contents": entries}, None
+            yield found
+            del found
+
+    def _gone(self) -> None:
+        self.living -= 1
+
+    def _strip_protocol(self, url: str) -> str:
+        return url.removeprefix("s3://")
+
+    def info(self, url: str) -> dict[str, str]:
+        return {"type": "directory"}
+
+
+class LivingPage(list[Any]):
+    """A list that can be watched."""
+
+
+def listed(store: PagedStore, pattern: str, end_ns: int = 1 << 62) -> dict[str, Any]:
+    return object_listing.list_objects(store, "s3", {"patterns": [pattern], "end_ns": end_ns})
+
+
+@pytest.mark.parametrize(("pattern", "objects"), [("s3://b/ds", 30_000), ("s3://b/ds/00?[02]-*.tar", 6_000)])
+def test_keys_are_listed_page_by_page_and_a_sample_of_them_is_kept(
+    pattern: str, objects: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_listing, "MOST_LISTED", 500)
+    store = PagedStore(30)
+    found = listed(store, pattern)
+    assert (found["objects"], found["bytes"], found["cut"]) == (objects, 2 * objects, False)
+    assert len({path for path, _ in found["rows"]}) == 500
+    assert store.most_living <= 3
+    assert store.prefixes[-1] == "ds/"
+
+
+def test_a_listing_that_takes_too_long_is_cut_and_says_so() -> None:
+    found = listed(PagedStore(30), "s3://b/ds", end_ns=0)
+    assert (found["objects"], found["cut"]) == (1000, True)
+
+
+def test_a_listing_that_ends_in_time_with_its_first_page_is_whole() -> None:
+    assert not listed(PagedStore(1), "s3://b/ds", end_ns=0)["cut"]
+
+
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_a_glob_in_a_store_lists_what_it_matches(s3_port: int, client: str) -> None:
+    if client == "obstore":
+        pytest.importorskip("obstore")
+    jobs = measure(
+        "s3://bucket/d?/s-[01].tar", 0.1, client=client, storage_options=options(f"http://127.0.0.1:{s3_port}")
+    )
+    assert jobs[0].failure is None
+    with pytest.raises(TargetError, match="no object there"):
+        measure("s3://bucket/ds/*.none", client=client, storage_options=options(f"http://127.0.0.1:{s3_port}"))
+
+
+def test_a_bucket_in_another_region_is_named_as_that(s3_port: int) -> None:
+    with (
+        proxy.serving(proxy.FaultyProxy(s3_port, fault=lambda number, line: "region")) as middle,
+        pytest.raises(StoreError, match="the bucket is in another region") as caught,
+    ):
+        measure("s3://bucket/ds", storage_options=options(middle.url))
+    assert caught.value.hint == "set the bucket's region, such as AWS_DEFAULT_REGION"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +346,7 @@ def test_ten_thousand_keys_are_kept_of_many_and_all_are_counted() -> None:
         (ConnectionResetError("x"), "cut"),
         (TimeoutError("x"), "timeout"),
         (ssl.SSLCertVerificationError("certificate verify failed"), "tls"),
+        (OSError("AuthorizationHeaderMalformed: expecting 'eu-west-1'"), "region"),
         (ValueError("key=SECRET"), "other"),
     ],
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
@@ -147,6 +148,24 @@ def extra(module: str, name: str, what: str) -> Any:
         ) from None
 
 
+def reader_at(shard: Shard, file: BinaryIO) -> Callable[[int, int], bytes]:
+    """Return a function (offset, length) -> bytes for headers that lie far apart in an open shard.
+
+    A local file is read past its buffer and without read-ahead, which would fetch what lies between.
+    """
+    if shard.path is None:
+
+        def seek_and_read(offset: int, length: int) -> bytes:
+            file.seek(offset)
+            return file.read(length)
+
+        return seek_and_read
+    fd = file.fileno()
+    with suppress(OSError):  # advice only
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return lambda offset, length: os.pread(fd, length, offset)
+
+
 @contextmanager
 def readable(name: str) -> Iterator[None]:
     """Turn the faults of opening or listing into one clear line that names the place."""
@@ -170,6 +189,10 @@ def readable(name: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise _store_error(name, error) from None
+    except ValueError as error:  # a name with a zero byte, or with half a surrogate pair
+        if "://" in name:
+            raise _store_error(name, error) from None
+        raise TargetError(f"cannot read '{name}': {first_line(error)}", hint="check the path or URL") from None
     except Exception as error:
         # Each object-store client has its own error tree; none derives from OSError.
         if "://" not in name:

@@ -21,6 +21,7 @@ from ioprobe.errors import StoreError
 from ioprobe.probe import pagecache
 from ioprobe.probe.host import memory
 from ioprobe.probe.storage_crew import Crew, Reply, Watch
+from ioprobe.probe.storage_members import members_of
 from ioprobe.probe.storage_objects import measure_objects
 from ioprobe.probe.storage_place import (
     Place,
@@ -31,7 +32,7 @@ from ioprobe.probe.storage_place import (
     place_of,
     shown,
 )
-from ioprobe.probe.storage_plan import Item, Plan, members_of, plan_dataset
+from ioprobe.probe.storage_plan import Item, Plan, plan_dataset
 from ioprobe.probe.storage_series import (
     Window,
     latency_summary,
@@ -122,6 +123,7 @@ def measure_dataset(
         shares = members.shares(max(1, min(concurrency, MOST_PROCESSES)), seed)
         with Crew("replay", [{"items": share, "chunk_bytes": members.chunk_bytes} for share in shares]) as crew:
             jobs.append(_Phase(members, place, crew, shares, seconds * 0.25, "cold", tell).run().job)
+            jobs[-1].caveats = [*members.caveats, *jobs[-1].caveats]
     say("storage", 1.0)
     _add_dataset_caveats(plan, place, jobs, concurrency)
     return jobs

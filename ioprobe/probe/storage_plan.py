@@ -12,7 +12,6 @@ import glob
 import os
 import random
 import re
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from ioprobe.data.formats import FORMATS
 from ioprobe.data.urls import expand_braces, suffix_of
 from ioprobe.errors import StoreError, TargetError
 from ioprobe.probe.storage_place import shown
+from ioprobe.probe.storage_tar import index_tar
 from ioprobe.run import Caveat, DatasetFacts
 from ioprobe.units import format_bytes, format_count
 
@@ -33,6 +33,8 @@ _LIST_LIMIT_S = 2.0
 _FOOTER_LIMIT_S = 0.7
 _RANDOM_BYTES = 16 << 10
 _SNIFF_MEMBERS = 200
+PER_OPEN = 16
+"""Samples that are read each time a file is opened."""
 
 _RANDOM_FORMATS = ("tokens", "npy", "hdf5")
 """Formats out of which loaders read samples by index."""
@@ -191,13 +193,6 @@ def plan_dataset(
     return _whole(_sniffed(base, full), full)
 
 
-def members_of(plan: Plan, seed: int) -> Plan | None:
-    """Return single samples at random out of a shard plan, or None where their size is not known."""
-    if plan.pattern != "shards" or not plan.sample_bytes:
-        return None
-    return random_reads(replace(plan, caveats=[]), plan.files, plan.sample_bytes, "members", seed)
-
-
 def _listing_caveats(
     files: list[tuple[str, int]], full: list[tuple[str, int]], cut: bool, list_s: float
 ) -> list[Caveat]:
@@ -258,52 +253,27 @@ def _sample_bytes(plan: Plan) -> int | None:
 
 def _sniffed(plan: Plan, full: list[tuple[str, int]]) -> Plan:
     """Add what the first tar's headers tell: bytes that belong to samples, and samples where they are not known."""
-    path, size = full[0]
+    path, _ = full[0]
     if path.lower().endswith(".tar"):
-        members, payload, keys, span = _tar_head(path)
-        if members:
-            share = payload / span
-            estimate = max(1, round(plan.file_bytes / span * keys))
-            known = plan.samples
-            extra = (
-                []
-                if known or (span >= size and len(full) == 1)
-                else [
-                    Caveat(
-                        "samples-estimated",
-                        f"about {format_count(estimate)} samples, counted from {members} members of '{shown(path)}'",
-                        "pass the number of samples, or describe the dataset first",
-                    )
-                ]
+        head = index_tar(path, most_members=_SNIFF_MEMBERS)
+        if head.members:
+            estimate = max(1, round(plan.file_bytes / head.span_bytes * len(head.samples)))
+            known = plan.samples or (head.complete and len(full) == 1)
+            text = f"about {format_count(estimate)} samples, counted from {head.members} members of '{shown(path)}'"
+            hint = "pass the number of samples, or describe the dataset first"
+            plan = replace(
+                plan,
+                used_share=head.payload_bytes / head.span_bytes,
+                samples=plan.samples or (len(head.samples) if known else estimate),
+                caveats=plan.caveats + ([] if known else [Caveat("samples-estimated", text, hint)]),
             )
-            plan = replace(plan, used_share=share, samples=known or estimate, caveats=plan.caveats + extra)
     return replace(plan, sample_bytes=_sample_bytes(plan))
-
-
-def _tar_head(path: str) -> tuple[int, int, int, int]:
-    """Return (members, their payload [bytes], distinct sample keys, bytes of the tar that they span)."""
-    members = payload = span = 0
-    keys: set[str] = set()
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                if member.isfile():
-                    members += 1
-                    payload += member.size
-                    folder, _, name = member.name.rpartition("/")
-                    keys.add(f"{folder}/{name.split('.', 1)[0]}")
-                span = member.offset_data + -(-member.size // 512) * 512
-                if members >= _SNIFF_MEMBERS:
-                    break
-    except (tarfile.TarError, OSError, EOFError):
-        pass  # the reading itself reports a damaged shard; here it only costs the estimate
-    return members, payload, len(keys), span
 
 
 def random_reads(plan: Plan, full: list[tuple[str, int]], size_bytes: int, pattern: str, seed: int) -> Plan:
     """Return sample-sized reads at random places, each place at most once, a few for each time a file is opened."""
     rng = random.Random(seed)
-    per_open, most = 16, 200_000
+    most = 200_000
     slots = [(path, size, max(1, size // size_bytes)) for path, size in full]
     total = sum(count for _, _, count in slots)
     items: list[Item] = []
@@ -311,7 +281,7 @@ def random_reads(plan: Plan, full: list[tuple[str, int]], size_bytes: int, patte
         wanted = count if total <= most else max(1, round(count * most / total))
         places = rng.sample(range(count), min(wanted, count))
         spans = [(p * size_bytes, min(size_bytes, size - p * size_bytes)) for p in places]
-        items += [(path, spans[i : i + per_open]) for i in range(0, len(spans), per_open)]
+        items += [(path, spans[i : i + PER_OPEN]) for i in range(0, len(spans), PER_OPEN)]
     planned = sum(length for _, spans in items for _, length in spans)
     samples = sum(len(spans) for _, spans in items) if plan.samples or pattern == "members" else None
     return replace(

@@ -16,7 +16,7 @@ import numpy as np
 from ioprobe.data.crc32c import masked
 from ioprobe.data.encode import encode_field
 from ioprobe.data.formats import WriteOptions
-from ioprobe.data.shards import Sample, Shard, reading
+from ioprobe.data.shards import Sample, Shard, reader_at, reading
 from ioprobe.errors import DataError
 
 COMPRESSIONS = ("gzip",)
@@ -86,10 +86,9 @@ def count_samples(shard: Shard) -> int | None:
         return None
     count = offset = 0
     with reading(shard), shard.open() as file:
-        total = file.seek(0, 2)
+        total, read_at = file.seek(0, 2), reader_at(shard, file)
         while offset < total:
-            file.seek(offset)
-            offset += _HEAD.size + _length(file.read(_HEAD.size), offset, shard.name) + _TAIL.size
+            offset += _HEAD.size + _length(read_at(offset, _HEAD.size), offset, shard.name) + _TAIL.size
             count += 1
         if offset > total:
             raise _cut_short(shard.name, offset)

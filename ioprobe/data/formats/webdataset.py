@@ -7,13 +7,13 @@ and no object, and a plain tar can be indexed by its headers alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from ioprobe.data.encode import encode_field
 from ioprobe.data.formats import WriteOptions
-from ioprobe.data.shards import Sample, Shard, reading
+from ioprobe.data.shards import Sample, Shard, reader_at, reading
 from ioprobe.errors import DataError
 
 COMPRESSIONS = ("gzip", "zstd")
@@ -22,6 +22,9 @@ _END = bytes(BLOCK)
 # Typeflags: plain files; names that follow as data (pax, GNU); everything else has no data of ours.
 _FILES = b"0\x007"
 _NAMES = b"xL"
+_MOST_NAME_BYTES = 1 << 20
+_MOST_MEMBER_BYTES = 16 << 30
+_AT_ONCE_BYTES = 64 << 20
 _EXTENSIONS = {"image": "jpg", "label": "cls", "array": "npy", "tokens": "tokens.npy", "audio": "wav"}
 
 
@@ -88,7 +91,7 @@ def read_members(file: BinaryIO, shard_name: str) -> Iterator[tuple[str, bytes]]
             return
         name, size, kind = parse_header(header, offset, shard_name)
         padded = -(-size // BLOCK) * BLOCK
-        body = read(padded)
+        body = _take(file, padded)
         if len(body) < size:
             raise DataError(
                 f"shard '{shard_name}' is cut short: member '{long_name or name}' at byte {offset} needs "
@@ -102,6 +105,17 @@ def read_members(file: BinaryIO, shard_name: str) -> Iterator[tuple[str, bytes]]
             if kind in _FILES:
                 yield long_name or name, body if padded == size else body[:size]
             long_name = ""
+
+
+def _take(file: BinaryIO, size: int) -> bytes:
+    """Read so many bytes, or what there is: a header may claim more than memory holds, so not all at once."""
+    if size <= _AT_ONCE_BYTES:
+        return file.read(size)
+    parts = []
+    while size and (part := file.read(min(size, _AT_ONCE_BYTES))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def parse_header(header: bytes, offset: int, shard_name: str) -> tuple[str, int, bytes]:
@@ -119,6 +133,9 @@ def parse_header(header: bytes, offset: int, shard_name: str) -> tuple[str, int,
             size = int(size_field.rstrip(b"\0 ") or b"0", 8)
     except ValueError:
         stored = size = -1
+    kind = header[156:157]
+    if not 0 <= size <= (_MOST_NAME_BYTES if kind in _NAMES else _MOST_MEMBER_BYTES):
+        stored = -1
     if sum(header) - sum(header[148:156]) + 8 * 32 != stored:
         raise DataError(
             f"shard '{shard_name}' is damaged: no tar header at byte {offset}", hint="write or download it again"
@@ -126,7 +143,7 @@ def parse_header(header: bytes, offset: int, shard_name: str) -> tuple[str, int,
     name = header[:100].rstrip(b"\0").decode("utf-8", "surrogateescape")
     if header[257:263] == b"ustar\0" and header[345]:
         name = header[345:500].rstrip(b"\0").decode("utf-8", "surrogateescape") + "/" + name
-    return name, size, header[156:157]
+    return name, size, kind
 
 
 def _check_end(header: bytes, offset: int, shard_name: str) -> None:
@@ -140,15 +157,16 @@ def _name_from(kind: bytes, body: bytes) -> str:
     """Return the long name in a pax ('x') or GNU ('L') record; empty where a pax record has none."""
     if kind == b"L":
         return body.rstrip(b"\0").decode("utf-8", "surrogateescape")
-    while body:
-        length, _, rest = body.partition(b" ")
-        if not length.isdigit() or int(length) <= len(length) + 1:
+    at = 0
+    while at < len(body):
+        space = body.find(b" ", at, at + 9)
+        length = body[at:space]
+        if space < 0 or not length.isdigit() or int(length) <= len(length) + 1:
             return ""
-        record = rest[: int(length) - len(length) - 1]
-        field, _, value = record.rstrip(b"\n").partition(b"=")
+        field, _, value = body[space + 1 : at + int(length)].rstrip(b"\n").partition(b"=")
         if field == b"path":
             return value.decode("utf-8", "surrogateescape")
-        body = body[int(length) :]
+        at += int(length)
     return ""
 
 
@@ -160,29 +178,40 @@ def index_members(shard: Shard) -> list[Member]:
     """
     if shard.compression is not None:
         raise DataError(f"shard '{shard.name}' is compressed: it has no index", hint="use plain tar shards")
-    members: list[Member] = []
-    offset, long_name = 0, ""
     with reading(shard), shard.open() as file:
-        total = file.seek(0, 2)
-        while True:
-            file.seek(offset)
-            header = file.read(BLOCK)
-            if len(header) < BLOCK or header == _END:
-                _check_end(header, offset, shard.name)
-                return members
-            name, size, kind = parse_header(header, offset, shard.name)
-            if offset + BLOCK + size > total:
-                raise DataError(
-                    f"shard '{shard.name}' is cut short: member '{name}' at byte {offset} needs {size} bytes",
-                    hint="write or download it again",
-                )
-            if kind in _NAMES:
-                long_name = _name_from(kind, file.read(size)) or long_name
-            else:
-                if kind in _FILES:
-                    members.append(Member(long_name or name, offset + BLOCK, size))
-                long_name = ""
-            offset += BLOCK + -(-size // BLOCK) * BLOCK
+        return list(walk_members(reader_at(shard, file), file.seek(0, 2), shard.name))
+
+
+def walk_members(read_at: Callable[[int, int], bytes], total_bytes: int, shard_name: str) -> Iterator[Member]:
+    """Yield the regular files of a plain tar from its headers, one read of 512 bytes each.
+
+    Args:
+        read_at: Reads so many bytes from an offset: (offset, length) -> bytes.
+        total_bytes: Size of the tar.
+        shard_name: For messages.
+
+    Raises:
+        DataError: it is damaged or cut short.
+    """
+    offset, long_name = 0, ""
+    while True:
+        header = read_at(offset, BLOCK)
+        if len(header) < BLOCK or header == _END:
+            _check_end(header, offset, shard_name)
+            return
+        name, size, kind = parse_header(header, offset, shard_name)
+        if offset + BLOCK + size > total_bytes:
+            raise DataError(
+                f"shard '{shard_name}' is cut short: member '{name}' at byte {offset} needs {size} bytes",
+                hint="write or download it again",
+            )
+        if kind in _NAMES:
+            long_name = _name_from(kind, read_at(offset + BLOCK, size)) or long_name
+        else:
+            if kind in _FILES:
+                yield Member(long_name or name, offset + BLOCK, size)
+            long_name = ""
+        offset += BLOCK + -(-size // BLOCK) * BLOCK
 
 
 def count_samples(shard: Shard) -> int | None:

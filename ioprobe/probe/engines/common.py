@@ -132,13 +132,13 @@ class Tally:
 class Submission:
     """Whether requests go to the kernel one by one or together: tried in turn during the ramp, then kept.
 
-    One by one, a device starts on the first while the next is prepared, which
-    some answer with a fifth more; together costs a third less CPU, which wins
-    where cores are short. Which it is depends on device and host.
+    One by one, as other tools do, a device starts on the first while the next is
+    prepared, which some answer with a fifth more; together costs a third less
+    CPU, which wins where the thread is short of it (reads out of the page cache).
     """
 
     _BETTER = 1.03
-    """One by one must bring this much to be worth its CPU."""
+    """Together must bring this much to be chosen."""
 
     def __init__(self, task: Task, now_ns: int) -> None:
         self.single = task.depth > 1 and task.keep_ns > task.at_ns
@@ -156,7 +156,7 @@ class Submission:
             self.single = not self.single
         else:
             one, many = (float(np.median(self._rates[way] or [0.0])) for way in (True, False))
-            self.single = one > self._BETTER * many
+            self.single = many <= self._BETTER * one
             self._rates = {True: [], False: []}
         return self.single
 

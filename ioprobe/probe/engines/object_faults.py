@@ -59,7 +59,8 @@ def _kind(error: BaseException, names: str, text: str, status: int | None, code:
         return "denied"
     if "Certificate" in names or "SSL" in names or "certificate verify" in text.lower():
         return "tls"
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or status in (301, 307):
+    # botocore follows redirects between regions until Python's stack ends.
+    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or status in (301, 307) or "Recursion" in names:
         return "region"
     if "FileNotFound" in names or "NotFound" in names or status == 404 or code.startswith("NoSuch"):
         return "missing"

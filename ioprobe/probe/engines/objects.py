@@ -11,7 +11,6 @@ import array
 import importlib
 import importlib.metadata
 import random
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,11 +18,10 @@ from typing import Any
 
 from ioprobe.probe.engines.board import Board
 from ioprobe.probe.engines.object_faults import ShortBody, classify
+from ioprobe.probe.engines.object_listing import list_objects
 
-MOST_LISTED = 10_000
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-_MAGIC = re.compile(r"[*?\[]")
 
 Get = Callable[[str, "int | None", "int | None"], int]
 """(path, first byte, end) -> bytes received."""
@@ -108,85 +106,6 @@ def client_name(fs: Any) -> str:
         return f"{package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
         return package
-
-
-def list_objects(fs: Any, protocol: str, command: dict[str, Any]) -> dict[str, Any]:
-    """Return up to 10,000 (path, size) of the patterns, the counts of all, and the time it took.
-
-    Keys of a prefix in S3 come page by page; only a sample of them is kept.
-    """
-    began = time.perf_counter()
-    keep = _Sample(MOST_LISTED)
-    cut, heads = False, 0
-    for pattern in command["patterns"]:
-        if _MAGIC.search(pattern) and not protocol.startswith("http"):
-            for name, found in fs.glob(pattern, detail=True).items():
-                if found.get("type") != "directory":
-                    keep.add(name, found.get("size"))
-            continue
-        if heads >= 64:  # sizes of many single objects: the first tell enough
-            keep.add(fs._strip_protocol(pattern), None)
-            continue
-        heads += 1
-        path = fs._strip_protocol(pattern)  # obstore's own names lack the bucket
-        info = fs.info(pattern)
-        bucket = "/" not in path.strip("/") and not protocol.startswith("http")
-        if info.get("type") != "directory" and not bucket:
-            keep.add(path, info.get("size"))
-        elif protocol in ("s3", "s3a") and hasattr(fs, "s3"):
-            cut |= _list_s3(fs, path.strip("/"), keep, command["end_ns"])
-        else:
-            for name, found in fs.find(path, detail=True).items():
-                keep.add(name, found.get("size"))
-    return {
-        "failed": None,
-        "rows": keep.rows,
-        "objects": keep.count,
-        "bytes": keep.bytes,
-        "cut": cut,
-        "list_s": time.perf_counter() - began,
-    }
-
-
-class _Sample:
-    """Every key is counted, a uniform sample is kept (reservoir sampling, algorithm R)."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.rows: list[tuple[str, int | None]] = []
-        self.count = self.bytes = 0
-        self._random = random.Random(0)
-
-    def add(self, path: str, size: int | None) -> None:
-        if path.endswith("/") or path.rpartition("/")[2].startswith("."):
-            return
-        self.count += 1
-        self.bytes += size or 0
-        if len(self.rows) < self.most:
-            self.rows.append((path, size))
-        else:
-            place = self._random.randrange(self.count)
-            if place < self.most:
-                self.rows[place] = (path, size)
-
-
-def _list_s3(fs: Any, root: str, keep: _Sample, end_ns: int) -> bool:
-    """Page through a prefix; return whether time ended it before the last page."""
-    from fsspec.asyn import sync
-
-    bucket, _, prefix = root.partition("/")
-
-    async def pages() -> bool:
-        client = await fs.get_s3(bucket)
-        paginator = client.get_paginator("list_objects_v2")
-        async for page in paginator.paginate(Bucket=bucket, Prefix=f"{prefix}/" if prefix else ""):
-            for entry in page.get("Contents", []):
-                keep.add(f"{bucket}/{entry['Key']}", entry["Size"])
-            if time.perf_counter_ns() >= end_ns:
-                return bool(page.get("IsTruncated", False))
-        return False
-
-    return bool(sync(fs.loop, pages))
 
 
 def _heads(fs: Any, paths: list[str], end_ns: int) -> array.array[int]:

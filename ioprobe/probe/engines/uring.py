@@ -20,21 +20,10 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ioprobe.probe.engines.board import Board
-from ioprobe.probe.engines.common import (
-    RAW_LIMIT,
-    Submission,
-    Tally,
-    Task,
-    Usage,
-    answer,
-    io_error,
-    short_read,
-    sleep_until,
-    words_of,
-)
+from ioprobe.probe.engines.common import Task, io_error, words_of
+from ioprobe.probe.engines.flight import Flight, system_call
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427  # the same on every architecture
 _SETUP_COOP_TASKRUN, _SETUP_SINGLE_ISSUER = 1 << 8, 1 << 12
@@ -54,18 +43,10 @@ _SQE = np.dtype(
         "itemsize": 64,
     }
 )
-_CQE = np.dtype([("user_data", "<u8"), ("res", "<i4"), ("flags", "<u4")])
+_CQE = np.dtype([("user_data", "<i8"), ("res", "<i4"), ("flags", "<u4")])
 
 _AT_ONCE = 8
 """Completions that arrive together from here on are handled by numpy, fewer by plain Python: it is cheaper there."""
-_TAKE = 1 << 18
-_MORE = 1 << 14
-
-
-def _system_call() -> Any:
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    call.restype = ctypes.c_long
-    return call
 
 
 class Ring:
@@ -76,7 +57,7 @@ class Ring:
     """
 
     def __init__(self, entries: int) -> None:
-        call = _system_call()
+        call = system_call()
         params = (ctypes.c_uint32 * 30)()
         fd = -1
         # Newest kernels first. Deferred task work was tried: it cost a tenth more CPU for each read here.
@@ -116,18 +97,11 @@ class Ring:
     def register_buffers(self, base: int, step: int, count: int) -> bool:
         """Register count buffers of step bytes from base on; False where memory may not be locked."""
         vectors = (ctypes.c_uint64 * (2 * count))(*[v for i in range(count) for v in (base + i * step, step)])
-        return bool(_system_call()(_REGISTER, self.fd, _REGISTER_BUFFERS, vectors, count) == 0)
+        return bool(system_call()(_REGISTER, self.fd, _REGISTER_BUFFERS, vectors, count) == 0)
 
     def register_file(self, fd: int) -> bool:
         """Register one file as number 0."""
-        return bool(_system_call()(_REGISTER, self.fd, _REGISTER_FILES, (ctypes.c_int32 * 1)(fd), 1) == 0)
-
-    def enter(self) -> Any:
-        """Return the system call with its types set, for the hot loop."""
-        call = ctypes.CDLL(None, use_errno=True).syscall
-        call.restype = ctypes.c_long
-        call.argtypes = [ctypes.c_long, ctypes.c_int, *[ctypes.c_uint] * 3, ctypes.c_void_p, ctypes.c_size_t]
-        return call
+        return bool(system_call()(_REGISTER, self.fd, _REGISTER_FILES, (ctypes.c_int32 * 1)(fd), 1) == 0)
 
     def close(self) -> None:
         """Close the ring; outstanding requests end in the kernel."""
@@ -179,141 +153,112 @@ class Worker:
 
 class _Loop:
     def __init__(self, task: Task, ring: Ring, fd: int, board: Board) -> None:
-        self.task, self.ring = task, ring
-        self.tally = Tally(task, board, task.slot)
-        self.usage = Usage(task)
-        depth, step = task.depth, task.step_bytes
-        self.buffer = mmap.mmap(-1, step * depth)
-        pages = np.frombuffer(self.buffer, np.uint8)
-        pages[:: mmap.PAGESIZE] = 1  # fault them in
-        base = pages.ctypes.data
-        fixed, filed = ring.register_buffers(base, step, depth), ring.register_file(fd)
-        slots = np.arange(depth, dtype=np.uint64)
+        self.task, self.ring, self.flight = task, ring, Flight(task, board)
+        flight, depth = self.flight, task.depth
+        fixed = ring.register_buffers(flight.base, task.step_bytes, depth)
+        filed = ring.register_file(fd)
         ring.sqes[:] = np.zeros(1, _SQE)
         ring.sqes["opcode"] = _OP_READ_FIXED if fixed else _OP_READ
         ring.sqes["flags"] = _SQE_FIXED_FILE if filed else 0
         ring.sqes["fd"] = 0 if filed else fd
         ring.sqes["len"] = task.block_bytes
-        ring.sqes["addr"][:depth] = base + slots * step
-        ring.sqes["user_data"][:depth] = slots
+        ring.sqes["addr"][:depth] = flight.addresses
+        ring.sqes["user_data"][:depth] = flight.slots
         if fixed:
-            ring.sqes["buf_index"][:depth] = slots
-        self.offsets = task.offsets()
-        self.ahead = self.offsets.take(_TAKE)
-        self.since = np.zeros(depth, np.int64)  # when each slot was submitted [ns]
-        self.latencies = np.empty(RAW_LIMIT, np.int64)
+            ring.sqes["buf_index"][:depth] = flight.slots
+        # Places of consecutive entries, wrapped: a slice of these costs less than computing them each time.
+        self.cq_places = np.arange(2 * ring.cq_entries) & ring.cq_mask
+        self.sq_places = np.arange(2 * ring.sq_entries) & ring.sq_mask
+        self.offset_of, self.slot_of, self.result_of = ring.sqes["off"], ring.cqes["user_data"], ring.cqes["res"]
 
     def run(self) -> tuple[dict[str, Any], dict[str, array.array[int]]]:
         """The hot loop. One function on purpose: a call costs as much as the rest of an iteration."""
-        task, ring, tally = self.task, self.ring, self.tally
+        task, ring, flight = self.task, self.ring, self.flight
         clock = time.perf_counter_ns
         words, sq_array, longs, ints, sqe = ring.words, ring.sq_array, ring.cq_longs, ring.cq_ints, ring.sqe_longs
         sq_tail, cq_head, cq_tail = ring.sq_tail, ring.cq_head, ring.cq_tail
         sq_mask, cq_mask = ring.sq_mask, ring.cq_mask
-        enter, fd, size = ring.enter(), ring.fd, task.block_bytes
-        since, record, ahead = words_of(self.since), words_of(self.latencies), words_of(self.ahead)
-        at, total = 0, len(ahead)
-        sleep_until(task.at_ns)
+        enter, fd, size = system_call(), ring.fd, task.block_bytes
+        since, record, ahead = words_of(flight.since), words_of(flight.latencies), words_of(flight.ahead)
+        total = len(ahead)
+        now = flight.start()
+        single, next_ns = flight.single, flight.tally.next_ns
         tail, head = words[sq_tail], words[cq_head]
-        ops = recorded = flying = loops = 0
-        kept = task.keep_ns <= task.at_ns
-        if kept:
-            self.usage.start(0)
-        now = clock()
-        submission = Submission(task, now)
-        single = submission.single
-        ready = min(task.depth, total)
+        ops = recorded = flying = 0
+        going = True
+        at = ready = min(task.depth, total)
         for slot in range(ready):
             sqe[slot * 8 + 1] = ahead[slot]
             sq_array[(tail + slot) & sq_mask] = slot
             since[slot] = now
-        at, tail = ready, (tail + ready) & 0xFFFFFFFF
-        next_ns = tally.next_ns
+        tail = (tail + ready) & 0xFFFFFFFF
         while True:
             words[sq_tail] = tail
             flying += ready
             if flying == 0:
                 break  # a single pass has ended
-            while single and ready > 1:
-                enter(_ENTER, fd, 1, 0, 0, None, 0)
-                ready -= 1
             if enter(_ENTER, fd, ready, 1, _ENTER_GETEVENTS, None, 0) < 0 and ctypes.get_errno() != _EINTR:
                 raise io_error(task, ctypes.get_errno(), 0)
             now = clock()
-            done = words[cq_tail]
-            count = (done - head) & 0xFFFFFFFF
+            count = (words[cq_tail] - head) & 0xFFFFFFFF
             flying -= count
-            loops += 1
-            if count >= _AT_ONCE and total - at >= count:
-                slots = self._take_many(now, head, count, recorded, at)
-                ring.sq_array_np[(np.arange(count) + tail) & sq_mask] = slots
+            ready = 0
+            if not single and count >= _AT_ONCE and total - at >= count:
+                self._take_many(now, head & cq_mask, tail & sq_mask, count, recorded, at)
                 recorded += count
                 at += count
-                tail, head, ready = (tail + count) & 0xFFFFFFFF, done, count
+                tail += count
+                ready = count
             else:
-                ready = 0
-                while head != done:
-                    place = head & cq_mask
-                    slot = longs[2 * place]
-                    if ints[4 * place + 2] != size:
-                        self._complain(ints[4 * place + 2], slot)
+                for number in range(head, head + count):
+                    if single and ready:
+                        # The device starts on the one before while this one is prepared.
+                        words[sq_tail] = tail & 0xFFFFFFFF
+                        flying += enter(_ENTER, fd, 1, 0, 0, None, 0)
+                        ready = 0
+                    place = 2 * (number & cq_mask)
+                    slot = longs[place]
+                    if ints[2 * place + 2] != size:
+                        flight.complain(ints[2 * place + 2], sqe[slot * 8 + 1])
                     record[recorded] = now - since[slot]
                     recorded += 1
-                    head = (head + 1) & 0xFFFFFFFF
                     if at < total:
                         since[slot] = now
                         sqe[slot * 8 + 1] = ahead[at]
                         at += 1
                         sq_array[tail & sq_mask] = slot
-                        tail = (tail + 1) & 0xFFFFFFFF
+                        tail += 1
                         ready += 1
+            head, tail = (head + count) & 0xFFFFFFFF, tail & 0xFFFFFFFF
             words[cq_head] = head
             ops += count
             if now >= next_ns:
-                going = tally.mark(now, ops - count)
-                next_ns = tally.next_ns
-                if not kept and now >= task.keep_ns:
-                    kept, recorded = True, 0
-                    self.usage.start(ops)
-                if recorded > RAW_LIMIT - 4096:
-                    tally.fold(self.latencies[:recorded])
-                    recorded = 0
+                going, recorded = flight.mark(now, ops, count, recorded)
                 if not going:
                     break
-                single = submission.tried(now, ops)
+                single, next_ns = flight.single, flight.tally.next_ns
             if total - at < task.depth:
-                self.ahead = np.concatenate([self.ahead[at:], self.offsets.take(_MORE)])
-                ahead, at, total = words_of(self.ahead), 0, self.ahead.size
-        words[sq_tail] = tail if flying == 0 else (tail - ready) & 0xFFFFFFFF  # what was prepared is not submitted
+                ahead, at = flight.refill(at), 0
+                total = len(ahead)
         self._drain(flying, head)
-        if flying == 0:
-            tally.mark(now, ops)
-        if kept or flying == 0:
-            tally.fold(self.latencies[:recorded])
-        facts = self.usage.facts(ops)
-        facts["exhausted"] = flying == 0
-        return answer([tally], facts)
+        return flight.finish(now, ops, recorded, exhausted=going)
 
-    def _take_many(self, now: int, head: int, count: int, recorded: int, at: int) -> NDArray[np.int64]:
-        """Record many completions at once and give their slots the next offsets; return the slots."""
-        ring = self.ring
-        found = ring.cqes[(np.arange(count) + head) & ring.cq_mask]
-        slots: NDArray[np.int64] = found["user_data"].astype(np.int64)
-        if (found["res"] != self.task.block_bytes).any():
-            bad = int(np.flatnonzero(found["res"] != self.task.block_bytes)[0])
-            self._complain(int(found["res"][bad]), int(slots[bad]))
-        np.subtract(now, self.since[slots], out=self.latencies[recorded : recorded + count])
-        self.since[slots] = now
-        ring.sqes["off"][slots] = self.ahead[at : at + count]
-        return slots
-
-    def _complain(self, result: int, slot: int) -> None:
-        offset = int(self.ring.sqes["off"][slot])
-        raise io_error(self.task, -result, offset) if result < 0 else short_read(self.task, offset, result)
+    def _take_many(self, now: int, head: int, tail: int, count: int, recorded: int, at: int) -> None:
+        """Record completions from place head on, and give their slots the next offsets from place tail on."""
+        flight, places = self.flight, self.cq_places[head : head + count]
+        slots = self.slot_of[places]
+        results = self.result_of[places]
+        if (results != self.task.block_bytes).any():
+            bad = int(np.flatnonzero(results != self.task.block_bytes)[0])
+            flight.complain(int(results[bad]), int(self.offset_of[slots[bad]]))
+        np.subtract(now, flight.since[slots], out=flight.latencies[recorded : recorded + count])
+        flight.since[slots] = now
+        self.offset_of[slots] = flight.ahead[at : at + count]
+        self.ring.sq_array_np[self.sq_places[tail : tail + count]] = slots
 
     def _drain(self, flying: int, head: int) -> None:
         """Wait for what is in flight: the kernel writes to our buffers until then."""
-        ring, enter = self.ring, self.ring.enter()
+        ring, enter = self.ring, system_call()
         until = time.monotonic() + 2.0
         while flying > 0 and time.monotonic() < until:
             enter(_ENTER, ring.fd, 0, 1, _ENTER_GETEVENTS, None, 0)
