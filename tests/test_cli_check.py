@@ -47,6 +47,12 @@ def save(run: Run, name: str) -> str:
     return name
 
 
+def tar(name: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    with tarfile.open(name, "w") as file:
+        file.addfile(tarfile.TarInfo("0.txt"))
+
+
 def coupled(wait_s: float = 0.01) -> Run:
     return run_of(loader_run([wait_s] * 100, [0.03] * 100))
 
@@ -54,7 +60,12 @@ def coupled(wait_s: float = 0.01) -> Run:
 def test_a_good_config_is_0_and_a_bad_one_1(capsys: pytest.CaptureFixture[str]) -> None:
     write(GOOD)
     assert ioprobe(["check"]) == 0
-    assert capsys.readouterr().out.startswith("1 pipeline: 0 failed")
+    note, summary = capsys.readouterr().out.splitlines()
+    assert summary.startswith("1 pipeline: 0 failed")
+    assert note.startswith("note: 20 rules and budgets abstained for want of facts: format (4x), num_shards (3x), ")
+    assert note.endswith(" others; --verbose lists them")
+    assert ioprobe(["check", "-v"]) == 0
+    assert "train: IO301 fewer-shards-than-workers abstained: not known: num_shards\n" in capsys.readouterr().out
     write(BAD)
     assert ioprobe(["check"]) == 1
     assert "ioprobe.toml:5:1: IO105" in capsys.readouterr().out
@@ -138,6 +149,64 @@ def test_the_step_summary_is_appended_where_github_asks_for_one(
     assert Path("summary.md").read_text().startswith("before\n### ioprobe check: failed\n")
 
 
+def test_what_a_table_leaves_out_is_torchs_default_and_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    write("[host]\ncores = 8\naccelerators = 1\n[pipelines.train]\nbatch_size = 32\nprefetch_factor = 4\n")
+    assert ioprobe(["check"]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ioprobe.toml:")]
+    assert lines == [
+        "ioprobe.toml:4:1: IO102 no-workers [train]: num_workers = 0: nothing overlaps, every step waits for its whole "
+        "batch (num_workers is not set: torch's default)",
+        "ioprobe.toml:4:1: IO206 pin-missing [train]: pin_memory is off on a host with accelerators: copies cannot "
+        "overlap with the step (pin_memory is not set: torch's default)",
+        "ioprobe.toml:6:1: IO105 settings-without-workers [train]: prefetch_factor needs workers, but num_workers = 0 "
+        "by default: torch raises ValueError",
+    ]
+
+
+def test_data_that_is_merely_named_has_no_settings_to_object_to(capsys: pytest.CaptureFixture[str]) -> None:
+    tar("data/0.tar")
+    assert ioprobe(["check", "data/*.tar", "--select", "IO102", "-v", "-q"]) == 0
+    assert "IO102 no-workers abstained: not known: num_workers" in capsys.readouterr().out
+    write("[pipelines.train]\ntarget = 'data/*.tar'\n")
+    assert ioprobe(["check", "--select", "IO102", "-q"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("data/*.tar", "no dataset at '{here}/data/*.tar'"),
+        ("data/train-{000..127}.tar", "no dataset at '{here}/data/train-{000..127}.tar'"),
+        ("data/train.parquet", "no dataset at '{here}/data/train.parquet'"),
+        ("there/*.tar", "no file matches '{here}/there/*.tar'"),
+        ("there/{0..3}.tar", "cannot read '{here}/there/0.tar': no such file or object"),
+        ("train.py", "is Python code, and no function is named (name the factory: {here}/train.py:make_loader)"),
+        ("train.py:make_loader", "no such file '{here}/train.py'"),
+        ("nowhere.data:make_loader", "no module 'nowhere.data'"),
+        ("json.nowhere:make_loader", "no module 'json.nowhere'"),
+    ],
+)
+@pytest.mark.parametrize("table", ["num_workers = 4", "batch_size = 8"])
+def test_a_target_that_is_not_there_is_one_line_and_2(
+    target: str, message: str, table: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("there").mkdir()
+    write(f"[host]\ncores = 8\n[pipelines.train]\ntarget = '{target}'\n{table}\n")
+    assert ioprobe(["check", "-q"]) == 2
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")]
+    assert message.replace("{here}", str(here)) in line
+    assert ioprobe(["check", "-q", "--no-load"]) in (0, 1)
+
+
+def test_data_of_another_machine_is_judged_by_what_its_table_says_and_that_is_noted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(GOOD + "target = '/mnt/elsewhere/{000..127}.tar'\nnum_shards = 3\n")
+    assert ioprobe(["check"]) == 1
+    out = capsys.readouterr().out
+    assert "IO301 fewer-shards-than-workers [train]: 3 shards for 4 readers" in out
+    assert "note: train: the dataset '/mnt/elsewhere/{000..127}.tar' is not on this machine; judged by what" in out
+
+
 def test_a_config_for_another_host_is_judged_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     write(
         "[hosts.small]\ncores = 2\nstorage = 'nvme'\n[hosts.big]\ncores = 64\nstorage = 'nvme'\n"
@@ -207,10 +276,8 @@ def test_a_factory_that_fails_is_one_line_and_2(
 
 
 def test_a_dataset_is_listed_and_its_shards_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("data").mkdir()
     for shard in range(9):
-        with tarfile.open(f"data/{shard}.tar", "w") as tar:
-            tar.addfile(tarfile.TarInfo("0.txt"))
+        tar(f"data/{shard}.tar")
     write("[host]\ncores = 8\n[pipelines.train]\ntarget = 'data/*.tar'\nnum_workers = 4\npersistent_workers = true\n")
     assert ioprobe(["check", "-q"]) == 1
     assert "IO302 shards-do-not-divide [train]: 9 shards over 4 readers" in capsys.readouterr().out

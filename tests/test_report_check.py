@@ -106,6 +106,7 @@ def test_text_is_what_compilers_print() -> None:
         "torch raises ValueError\n"
         "    fix: set num_workers = 1 or more, or drop prefetch_factor\n"
         "\n"
+        "note: 1 rule or budget abstained for want of facts: sampler_ms (1x); --verbose lists them\n"
         "1 pipeline: 2 failed, 0 undecided, 5 passed, 1 abstained\n"
     )
 

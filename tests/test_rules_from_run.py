@@ -106,7 +106,13 @@ def test_the_config_goes_before_the_loader_and_each_fact_knows_its_source() -> N
 def test_torchs_defaults_hold_only_where_no_factory_decides() -> None:
     assert gather("t", config=PipelineConfig(num_workers=2)).pin_memory is False
     assert gather("t", config=PipelineConfig(num_workers=2, target="train.py:make")).pin_memory is None
-    assert gather("t", config=PipelineConfig(target="s3://b/x.tar")).num_workers is None
+    data = PipelineConfig(target="s3://b/x.tar")
+    assert gather("t", config=data).num_workers == 0
+    assert gather("t", config=data).is_default("num_workers")
+    assert gather("t", config=data, written=False).num_workers is None
+    assert gather("t", config=PipelineConfig()).num_workers is None
+    assert gather("t", config=PipelineConfig(num_workers=2)).prefetch_factor == 2
+    assert gather("t", config=PipelineConfig(batch_size=2)).prefetch_factor is None
 
 
 def test_cores_are_shared_by_the_ranks_of_one_host() -> None:

@@ -9,7 +9,16 @@ from typing import Any
 import msgspec
 
 from ioprobe import __version__
-from ioprobe.check.targets import host_words, is_factory, is_there, located, says_shards, shown
+from ioprobe.check.targets import (
+    host_words,
+    is_factory,
+    is_there,
+    located,
+    require_dataset,
+    require_factory,
+    says_shards,
+    shown,
+)
 from ioprobe.config import Config, PipelineConfig
 from ioprobe.diagnosis.check import CheckedPipeline, CheckReport, IgnoredOutcome
 from ioprobe.diagnosis.rules import gather, judge_pipeline, selected_rules
@@ -28,6 +37,8 @@ class CheckRequest:
     """What to judge, and on what."""
 
     config: Config
+    written: bool = True
+    """The pipelines are tables of a file; False where they stand for targets that were named."""
     pipelines: tuple[str, ...] = ()
     """Names; empty for all."""
     host: str | None = None
@@ -57,6 +68,7 @@ class _Known:
     run: Run | None = None
     measured_s: float | None = None
     outcomes: list[Outcome] = field(default_factory=list)
+    caveats: list[Caveat] = field(default_factory=list)
 
 
 def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckReport:
@@ -76,6 +88,7 @@ def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckRe
     outcomes: list[Outcome] = []
     ignored: list[IgnoredOutcome] = []
     errors: list[str] = []
+    caveats: list[Caveat] = []
     here = _ThisHost()
     for name in names:
         table = config.pipelines[name]
@@ -94,9 +107,11 @@ def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckRe
             dataset=known.dataset,
             run=known.run,
             bare_ignores=sum(not (c.codes and c.reason) for c in comments),
+            written=request.written,
         )
         judged = judge_pipeline(facts, config, select=request.select, ignore=request.ignore)
         outcomes += judged.outcomes + known.outcomes
+        caveats += known.caveats
         ignored += [IgnoredOutcome(outcome=i.outcome, reason=i.reason, in_source=i.in_source) for i in judged.ignored]
         pipelines.append(
             CheckedPipeline(
@@ -116,7 +131,7 @@ def check(request: CheckRequest, *, progress: Progress | None = None) -> CheckRe
         outcomes=outcomes,
         ignored=ignored,
         errors=errors,
-        caveats=here.caveats(),
+        caveats=caveats + here.caveats(),
     )
 
 
@@ -149,6 +164,7 @@ def _learn(request: CheckRequest, name: str, table: PipelineConfig, say: Progres
                 name=budget,
                 status="abstained",
                 text="a budget needs a run: --run RUN or --measure S",
+                missing=["run"],
                 pipeline=name,
                 file=request.config.path,
             )
@@ -164,14 +180,19 @@ def _load(request: CheckRequest, name: str, table: PipelineConfig, known: _Known
         return
     target = located(table.target, request.config)
     if is_factory(target):
+        require_factory(target)
         if request.load or table.num_workers is None:
             say(f"{name}: building the loader of {table.target}")
             known.loader = load_loader(target, loader_options(table), timeout_s=request.load_timeout_s)
-    elif request.load or (not says_shards(table) and is_there(target)):
+    elif request.load or ("://" not in target and not says_shards(table)):
         from ioprobe.check.listing import list_dataset
 
+        require_dataset(target)
         say(f"{name}: listing {shown(table.target)}")
         known.dataset = list_dataset(target, timeout_s=request.load_timeout_s)
+    elif not is_there(target):
+        text = f"{name}: the dataset '{shown(table.target)}' is not on this machine; judged by what its table says"
+        known.caveats.append(Caveat("dataset-elsewhere", text))
 
 
 def load_loader(target: str, options: dict[str, Any], *, timeout_s: float) -> LoaderFacts:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ioprobe.config import Config, HostConfig, PipelineConfig
+from ioprobe.errors import TargetError
 from ioprobe.run import Host
 from ioprobe.units import format_count
 
@@ -36,10 +40,48 @@ def says_shards(table: PipelineConfig) -> bool:
     return table.num_shards is not None or table.shard_bytes is not None
 
 
+def require_factory(target: str) -> None:
+    """Make sure, without running any code, that the file or module of a factory can be found.
+
+    Raises:
+        TargetError: it cannot.
+    """
+    place = target.rpartition(":")[0]
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise TargetError(
+                f"no such file '{place}'", hint="give the path of your Python file and the factory's name"
+            )
+        return
+    folders: Sequence[str] | None = [str(Path.cwd()), *sys.path]
+    for part in place.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            raise TargetError(f"no module '{place}'", hint="run from the folder that holds it, or install it")
+        folders = spec.submodule_search_locations
+
+
+def require_dataset(target: str) -> None:
+    """Make sure that there may be something at a local path.
+
+    Raises:
+        TargetError: nothing is there.
+    """
+    if target.endswith(".py"):
+        raise TargetError(
+            f"'{target}' is Python code, and no function is named", hint=f"name the factory: {target}:make_loader"
+        )
+    if not is_there(target):
+        raise TargetError(
+            f"no dataset at '{target}'",
+            hint="check the path; --no-load, or load = false in [check], judges the table alone",
+        )
+
+
 def is_there(target: str) -> bool:
-    """Return whether a local dataset exists here; a config may well speak of another machine's."""
+    """Return whether a dataset may exist as seen from here: a URL, a local path, or the folder of a pattern."""
     if "://" in target:
-        return False
+        return True
     head = target
     for sign in "{*?[":
         head = head.split(sign, 1)[0]

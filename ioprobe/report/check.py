@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from ioprobe.diagnosis.check import CheckReport
@@ -9,6 +11,8 @@ from ioprobe.diagnosis.rules import RULES
 from ioprobe.diagnosis.types import Outcome
 from ioprobe.report.words import clean
 
+# Facts named in the line about rules that abstained.
+MOST_WANTED = 4
 STATUSES = ("failed", "undecided", "passed", "abstained")
 
 
@@ -33,6 +37,8 @@ def render_text(report: CheckReport, *, verbose: bool = False) -> str:
         lines.append("")
     lines += [f"{pipeline.name}: {pipeline.host}" for pipeline in report.pipelines] if verbose else []
     lines += [f"note: {c.text}; {c.settle}" if c.settle else f"note: {c.text}" for c in report.caveats]
+    if report.count("abstained") and not verbose:
+        lines.append(f"note: {abstentions(report)}; --verbose lists them")
     lines.append(summary(report))
     return "\n".join(clean(line) for line in lines) + "\n"
 
@@ -83,6 +89,16 @@ def summary(report: CheckReport) -> str:
     if report.errors:
         counts.append(f"{len(report.errors)} pipelines could not be judged")
     return f"{pipelines} {'pipeline' if pipelines == 1 else 'pipelines'}: {', '.join(counts)}"
+
+
+def abstentions(report: CheckReport) -> str:
+    """Return how many rules and budgets abstained and what they lack, most wanted first."""
+    wanted = Counter(fact for outcome in report.outcomes for fact in outcome.missing)
+    shown = [f"{fact} ({count}x)" for fact, count in wanted.most_common(MOST_WANTED)]
+    rest = f" and {len(wanted) - MOST_WANTED} others" if len(wanted) > MOST_WANTED else ""
+    why = f" for want of facts: {', '.join(shown)}{rest}" if shown else ""
+    count = report.count("abstained")
+    return f"{count} {'rule or budget' if count == 1 else 'rules and budgets'} abstained{why}"
 
 
 def place_of(outcome: Outcome) -> str:

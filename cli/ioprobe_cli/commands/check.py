@@ -101,7 +101,7 @@ FORMATS = ("text", "json", "junit", "sarif", "github", "md")
     help="Write a further report, such as sarif=ioprobe.sarif; may be repeated.",
 )
 @click.option("--exit-zero", is_flag=True, help="Exit code 0 even where a rule or budget failed.")
-@click.option("-v", "--verbose", is_flag=True, help="Also show what passed, abstained and is ignored.")
+@click.option("-v", "--verbose", is_flag=True, help="Also show what passed, abstained (and why) and is ignored.")
 @quiet_option()
 def command(
     targets: tuple[str, ...],
@@ -159,6 +159,7 @@ def command(
         policies.append(policy)
         request = CheckRequest(
             config=settings,
+            written=not named,
             pipelines=pipelines,
             host=host,
             load=_wants_load(load, settings, named),

@@ -30,6 +30,35 @@ class Abstain(msgspec.Struct, frozen=True):
 
     reason: str
     """What is missing, and how to give it."""
+    missing: tuple[str, ...] = ()
+    """The facts that it lacks, in the words of the config."""
+
+
+# Facts that follow from others, or that the config words otherwise.
+_WORDS = {
+    "consumers": "num_workers",
+    "depth": "prefetch_factor",
+    "timeout_s": "timeout",
+    "seeded": "seed",
+    "compiled": "compile",
+    "sample_s": "sample_ms",
+    "sample_p99_s": "sample_p99_ms",
+    "sampler_s": "sampler_ms",
+    "step_s": "step_ms",
+}
+
+
+def unknown(facts: PipelineFacts, *names: str, how: str = "") -> Abstain:
+    """Return the abstention of a rule that needs these facts; it names those that are not known.
+
+    Args:
+        facts: What is known of the pipeline.
+        names: Fields of the facts.
+        how: What they are, or where else they can come from.
+    """
+    lacking = [name for name in names if getattr(facts, name) in (None, "", {})] or names
+    missing = tuple(dict.fromkeys(_WORDS.get(name, name) for name in lacking))
+    return Abstain(f"not known: {', '.join(missing)}" + (f" ({how})" if how else ""), missing)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +111,7 @@ def rule(code: str, name: str, *, level: Level = "warning", needs: str = "", key
         def check(facts: PipelineFacts) -> list[Finding] | Abstain:
             missing = [fact for fact in wanted if getattr(facts, fact) is None]
             if missing:
-                return Abstain(f"not known: {', '.join(missing)}")
+                return unknown(facts, *missing)
             found = function(facts)
             if isinstance(found, Abstain) or not key:
                 return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import OBJECT_STORES, PipelineFacts
 from ioprobe.units import format_bytes, format_count
 
@@ -29,7 +29,7 @@ def row_groups_too_large(facts: PipelineFacts) -> list[Finding] | Abstain:
     if facts.format != "parquet":
         return []
     if facts.row_group_rows is None or facts.batch_size is None:
-        return Abstain("not known: row_group_rows or batch_size")
+        return unknown(facts, "row_group_rows", "batch_size")
     ahead = facts.batch_size * max(1, facts.prefetch_factor or 1)
     if facts.row_group_bytes is not None and facts.row_group_bytes < SMALL_GROUP_BYTES:
         return []
@@ -87,7 +87,7 @@ def tiny_objects(facts: PipelineFacts) -> list[Finding] | Abstain:
         return []
     scheme = facts.url.split("://", 1)[0] if "://" in facts.url else (facts.storage or "")
     if not scheme:
-        return Abstain("not known: storage")
+        return unknown(facts, "storage")
     if scheme.lower() not in OBJECT_STORES:
         return []
     count = f"{format_count(facts.num_samples)} " if facts.num_samples else ""
@@ -114,7 +114,7 @@ def gzipped_tar(facts: PipelineFacts) -> list[Finding] | Abstain:
     if facts.format != "tar":
         return []
     if facts.compression is None:
-        return Abstain("not known: compression")
+        return unknown(facts, "compression")
     if facts.compression not in {"gzip", "bzip2", "xz"}:
         return []
     return [

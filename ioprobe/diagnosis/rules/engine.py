@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+import msgspec
+
 from ioprobe.config import Config, InlineIgnore
 from ioprobe.diagnosis.rules.base import REGISTER, Abstain, Finding, Rule
 from ioprobe.diagnosis.rules.facts import PipelineFacts
@@ -89,11 +91,12 @@ def judge_pipeline(
     for rule in rules:
         found = rule.check(facts)
         if isinstance(found, Abstain):
-            outcomes.append(_plain(rule, "abstained", found.reason, facts.name, config))
+            plain = _plain(rule, "abstained", found.reason, facts.name, config)
+            outcomes.append(msgspec.structs.replace(plain, missing=list(found.missing)))
         elif not found:
             outcomes.append(_plain(rule, "passed", rule.name, facts.name, config))
         for finding in found if isinstance(found, list) else ():
-            outcome = _placed(rule, finding, facts.name, config)
+            outcome = _placed(rule, finding, facts, config)
             waived = _waiver(rule, finding, outcome, comments, lists)
             if waived is None:
                 outcomes.append(outcome)
@@ -106,12 +109,18 @@ def _plain(rule: Rule, status: str, text: str, pipeline: str, config: Config) ->
     return Outcome(name=rule.code, status=status, text=text, pipeline=pipeline, file=config.path)
 
 
-def _placed(rule: Rule, finding: Finding, pipeline: str, config: Config) -> Outcome:
+# Keys of the table -> facts, where the two names differ.
+_FACTS = {"timeout": "timeout_s", "seed": "seeded", "compile": "compiled"}
+
+
+def _placed(rule: Rule, finding: Finding, facts: PipelineFacts, config: Config) -> Outcome:
+    pipeline = facts.name
+    unsaid = facts.is_default(_FACTS.get(finding.key, finding.key))
     place = config.place("pipelines", pipeline, finding.key) if finding.key else config.place("pipelines", pipeline)
     return Outcome(
         name=rule.code,
         status="failed",
-        text=finding.text,
+        text=finding.text + (f" ({finding.key} is not set: torch's default)" if unsaid else ""),
         pipeline=pipeline,
         file=config.path,
         line=place.line if place else None,

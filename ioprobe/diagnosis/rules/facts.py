@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+TORCH_DEFAULT = "torch default"
+"""Source of what a table leaves out."""
+
 
 class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline. None means not known; a rule that needs it abstains."""
@@ -120,6 +123,10 @@ class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the loop's wall time at epoch edges."""
     failure: str = ""
     """What broke, in the words of the run."""
+
+    def is_default(self, fact: str) -> bool:
+        """Return whether nobody said so and torch's default holds."""
+        return self.sources.get(fact) == TORCH_DEFAULT
 
     @property
     def cores_per_rank(self) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.config import HostConfig, PipelineConfig
-from ioprobe.diagnosis.rules.facts import PipelineFacts
+from ioprobe.diagnosis.rules.facts import TORCH_DEFAULT, PipelineFacts
 from ioprobe.diagnosis.rules.from_run import run_facts
 from ioprobe.run import DatasetFacts, Host, LoaderFacts, LoaderSettings, Run
 
@@ -23,7 +23,10 @@ _MILLISECONDS = {
     "sample_p99_s": "sample_p99_ms",
     "sampler_s": "sampler_ms",
 }
+# What DataLoader takes where nothing is passed. batch_size and sampler are left out: datasets that batch by themselves
+# and frameworks that put in a DistributedSampler are too common to take silence for 1 and for a plain sampler.
 _TORCH_DEFAULTS: dict[str, Any] = {
+    "num_workers": 0,
     "persistent_workers": False,
     "pin_memory": False,
     "in_order": True,
@@ -49,6 +52,7 @@ def gather(
     dataset: DatasetFacts | None = None,
     run: Run | None = None,
     bare_ignores: int = 0,
+    written: bool = True,
     extra: Mapping[str, Any] | None = None,
 ) -> PipelineFacts:
     """Return all that is known of a pipeline.
@@ -64,6 +68,8 @@ def gather(
         dataset: What headers and listings say.
         run: A saved or fresh run; its loader and dataset facts fill in where those are not given.
         bare_ignores: Inline ignores in its table that give no reason.
+        written: Somebody wrote the table, so that what it leaves out is torch's default; False for one made up for a
+            target that was named.
         extra: Further facts by name, seen where the loader was built (``parent_threads`` and the like).
     """
     known: dict[str, Any] = {"name": name}
@@ -86,8 +92,8 @@ def gather(
     learn("loader", extra or {})
     if settings is not None:
         learn("run", _from_settings(settings))
-    if loader is None and run is None and speaks_for_itself(config):
-        learn("torch default", _torch_defaults(known))
+    if written and loader is None and run is None and speaks_for_itself(config):
+        learn(TORCH_DEFAULT, _torch_defaults(known))
     if dataset or (run and run.dataset):
         learn("headers", _from_dataset(dataset or run.dataset, known))  # type: ignore[union-attr,arg-type]
     learn("url", facts_of_url(str(known.get("url", ""))))
@@ -121,8 +127,13 @@ def facts_of_url(url: str) -> dict[str, Any]:
 
 
 def speaks_for_itself(config: PipelineConfig) -> bool:
-    """Return whether torch's defaults hold where the table is silent: no factory decides otherwise."""
-    return config.num_workers is not None and (":" not in config.target or "://" in config.target)
+    """Return whether torch's defaults hold where the table is silent.
+
+    It must speak of a loader, by an argument of DataLoader or by the data, and no factory may decide otherwise.
+    """
+    if ":" in config.target and "://" not in config.target:
+        return False
+    return bool(config.target or config.overrides())
 
 
 def _from_config(config: PipelineConfig) -> dict[str, Any]:

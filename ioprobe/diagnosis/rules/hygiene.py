@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 
 _USER_INFO = re.compile(r"^[a-z][a-z0-9+.-]*://([^/@\s]+)@", re.IGNORECASE)
@@ -30,7 +30,7 @@ def no_timeout(facts: PipelineFacts) -> list[Finding] | Abstain:
     if not facts.num_workers or facts.timeout_s:
         return []
     if facts.ranks == 1 and facts.remote is None:
-        return Abstain("not known: storage")
+        return unknown(facts, "storage")
     if facts.ranks == 1 and not facts.remote:
         return []
     why = f"{facts.ranks} ranks wait with it" if facts.ranks > 1 else "the data comes over a network"
@@ -100,7 +100,7 @@ def last_batch_recompiles(facts: PipelineFacts) -> list[Finding] | Abstain:
     if not facts.compiled or facts.drop_last:
         return []
     if facts.drop_last is None:
-        return Abstain("not known: drop_last")
+        return unknown(facts, "drop_last")
     if facts.num_samples is not None and facts.batch_size:
         per_rank = facts.num_samples // facts.ranks
         if facts.num_samples % facts.ranks == 0 and per_rank % facts.batch_size == 0:

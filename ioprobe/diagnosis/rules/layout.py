@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 from ioprobe.units import format_bytes, format_count, format_share
 
@@ -43,12 +43,12 @@ def fewer_shards_than_workers(facts: PipelineFacts) -> list[Finding] | Abstain:
         if facts.idle_workers:
             text = f"{facts.idle_workers} of {facts.num_workers} workers delivered nothing"
             return [Finding(text=text, fix="write at least as many shards as workers x ranks, or use fewer workers")]
-        return Abstain("not known: num_shards")
+        return unknown(facts, "num_shards")
     if facts.resampled or facts.num_shards == 0 or facts.num_shards >= facts.consumers:
         return []
     streams = _streams(facts)
     if streams is None:
-        return Abstain("not known: kind (a map-style dataset shares no shards out)")
+        return unknown(facts, "kind", how="a map-style dataset shares no shards out")
     if not streams:
         return []
     idle = facts.consumers - facts.num_shards
@@ -89,7 +89,7 @@ def shards_do_not_divide(facts: PipelineFacts) -> list[Finding] | Abstain:
         return []
     streams = _streams(facts)
     if streams is None:
-        return Abstain("not known: kind (a map-style dataset shares no shards out)")
+        return unknown(facts, "kind", how="a map-style dataset shares no shards out")
     most, mean = ceil(facts.num_shards / readers), facts.num_shards / readers
     lost = 1 - mean / most
     if not streams or lost < 0.1:
@@ -136,7 +136,7 @@ def stream_not_split(facts: PipelineFacts) -> list[Finding] | Abstain:
             )
         ]
     if facts.kind in {"map", None, "opaque"}:
-        return [] if facts.kind == "map" else Abstain("not known: kind of dataset")
+        return [] if facts.kind == "map" else unknown(facts, "kind", how="of dataset: map or iterable")
     found: list[Finding] = []
     if workers > 1 and facts.split_by_worker is False:
         found.append(
@@ -156,7 +156,7 @@ def stream_not_split(facts: PipelineFacts) -> list[Finding] | Abstain:
             )
         )
     if not found and facts.split_by_worker is None and workers > 1:
-        return Abstain("not known: split_by_worker (or a run that saw batches repeat)")
+        return unknown(facts, "split_by_worker", how="or a run that saw batches repeat")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 from ioprobe.units import format_bytes, format_count
 
@@ -63,7 +63,7 @@ def prefetch_over_memory(facts: PipelineFacts) -> list[Finding] | Abstain:
     """
     need = _in_flight_bytes(facts)
     if need is None:
-        return Abstain("not known: prefetch_factor")
+        return unknown(facts, "prefetch_factor")
     assert facts.memory_bytes is not None
     if not facts.num_workers or need <= SHARE * facts.memory_bytes:
         return []
@@ -101,11 +101,10 @@ def prefetch_over_shm(facts: PipelineFacts) -> list[Finding] | Abstain:
             )
         ]
     if facts.shm_bytes is None or facts.batch_bytes is None:
-        missing = [name for name in ("shm_bytes", "batch_bytes") if getattr(facts, name) is None]
-        return Abstain(f"not known: {', '.join(missing)}")
+        return unknown(facts, "shm_bytes", "batch_bytes")
     need = _in_flight_bytes(facts)
     if need is None:
-        return Abstain("not known: prefetch_factor")
+        return unknown(facts, "prefetch_factor")
     if need <= SHARE * facts.shm_bytes:
         return []
     return [
@@ -134,7 +133,7 @@ def shuffle_buffer_memory(facts: PipelineFacts) -> list[Finding] | Abstain:
     if size is None and facts.batch_bytes and facts.batch_size:
         size = facts.batch_bytes // facts.batch_size
     if not size:
-        return Abstain("not known: decoded_sample_bytes, sample_bytes or batch_bytes")
+        return unknown(facts, "decoded_sample_bytes", how="or sample_bytes, or batch_bytes and batch_size")
     assert facts.shuffle_buffer is not None
     assert facts.memory_bytes is not None
     buffers = max(1, facts.num_workers or 0) * (facts.local_ranks or 1)
@@ -242,9 +241,7 @@ def open_files(facts: PipelineFacts) -> list[Finding] | Abstain:
     if _FILES.search(facts.failure):
         return [Finding(text=f"the run ran out of file descriptors: {facts.failure}", fix=fix)]
     if facts.open_files_limit is None or facts.batch_tensors is None or facts.depth is None:
-        names = ("open_files_limit", "batch_tensors", "depth")
-        missing = [name for name in names if getattr(facts, name) is None]
-        return Abstain(f"not known: {', '.join(missing)}")
+        return unknown(facts, "open_files_limit", "batch_tensors", "depth")
     need = (facts.depth + 1) * facts.batch_tensors + 64
     if need <= facts.open_files_limit:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 from ioprobe.units import format_count, format_seconds, format_share
 
@@ -27,7 +27,7 @@ def prefetch_too_shallow(facts: PipelineFacts) -> list[Finding] | Abstain:
     if not facts.num_workers:
         return []
     if facts.prefetch_factor is None:
-        return Abstain("not known: prefetch_factor")
+        return unknown(facts, "prefetch_factor")
     depth = facts.num_workers * facts.prefetch_factor
     stalls = facts.stall_share is None or facts.stall_share >= 0.05
     if facts.burst_batches is not None:
@@ -73,7 +73,7 @@ def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
     if facts.num_workers < 2 or facts.in_order is False:  # type: ignore[operator]
         return []
     if facts.in_order is None:
-        return Abstain("not known: in_order")
+        return unknown(facts, "in_order")
     fix = "set in_order = false and raise prefetch_factor, or cap or pre-process the slow samples"
     if facts.head_of_line_share is not None:
         if facts.head_of_line_share < 0.1:
@@ -82,10 +82,10 @@ def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
         text = f"{share} of the loop is spent waiting for one batch while later ones lay ready"
         return [Finding(text=text, fix=fix)]
     if facts.sample_s is None or facts.sample_p99_s is None or facts.batch_size is None:
-        return Abstain("not known: how long samples take (sample_ms, sample_p99_ms, or a run)")
+        return unknown(facts, "sample_s", "sample_p99_s", "batch_size", how="or a run")
     depth = facts.depth
     if depth is None:
-        return Abstain("not known: prefetch_factor")
+        return unknown(facts, "prefetch_factor")
     batch_s = facts.batch_size * facts.sample_s
     # While one worker is held up, the others keep the step busy until their prefetched batches are gone.
     cover_s = (depth - 1) * max(facts.step_s or 0.0, batch_s / facts.num_workers)  # type: ignore[operator]
@@ -115,9 +115,9 @@ def slow_sampler(facts: PipelineFacts) -> list[Finding] | Abstain:
         sampler_ms = 0.1     # fixed: draw many batches' indices at once
     """
     if facts.sampler_s is None:
-        return Abstain("not known: time of the sampler (sampler_ms, or a run)")
+        return unknown(facts, "sampler_s", how="or a run")
     if facts.step_s is None:
-        return Abstain("not known: time of the step (step_ms, or a run)")
+        return unknown(facts, "step_s", how="or a run")
     share = facts.sampler_s / max(facts.step_s, 1e-9)
     if share < 0.05 or facts.sampler_s < NEGLIGIBLE_S:
         return []

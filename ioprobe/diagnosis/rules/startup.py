@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 from ioprobe.units import format_bytes, format_seconds
 
@@ -37,8 +37,8 @@ def fork_with_threads(facts: PipelineFacts) -> list[Finding] | Abstain:
             )
         ]
     if facts.parent_threads is None:
-        return Abstain("not known: parent_threads (threads alive when workers start)")
-    if facts.parent_threads <= 1 or (method is None and facts.parent_threads is None):
+        return unknown(facts, "parent_threads", how="threads alive when workers start")
+    if facts.parent_threads <= 1:
         return []
     return [
         Finding(
@@ -68,7 +68,7 @@ def spawn_pickles_dataset(facts: PipelineFacts) -> list[Finding] | Abstain:
         return []
     size = facts.dataset_pickle_bytes
     if size is None:
-        return Abstain("not known: dataset_pickle_bytes")
+        return unknown(facts, "dataset_pickle_bytes")
     if size < LARGE_PICKLE_BYTES:
         return []
     again = facts.persistent_workers is False and facts.epochs != 1

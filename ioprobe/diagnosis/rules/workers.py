@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from ioprobe.diagnosis.rules.base import Abstain, Finding, rule
+from ioprobe.diagnosis.rules.base import Abstain, Finding, rule, unknown
 from ioprobe.diagnosis.rules.facts import PipelineFacts
 from ioprobe.units import format_count, format_seconds, format_share
 
@@ -120,7 +120,7 @@ def workers_restart(facts: PipelineFacts) -> list[Finding] | Abstain:
     if not facts.num_workers:
         return []
     if facts.persistent_workers is None:
-        return Abstain("not known: persistent_workers")
+        return unknown(facts, "persistent_workers")
     if facts.persistent_workers or facts.epochs == 1:
         return []
     method = facts.multiprocessing_context or "fork"
@@ -130,7 +130,7 @@ def workers_restart(facts: PipelineFacts) -> list[Finding] | Abstain:
         cost = f"{format_share(facts.edge_share)} of the loop goes by at epoch edges"
     else:
         if facts.epoch_batches is None:
-            return Abstain("not known: epoch_batches (length of an epoch)")
+            return unknown(facts, "epoch_batches", how="length of an epoch")
         start_s = facts.worker_start_s
         known = start_s is not None
         if start_s is None:
@@ -174,9 +174,10 @@ def settings_without_workers(facts: PipelineFacts) -> list[Finding] | Abstain:
         )
         if there
     ]
+    unsaid = " by default" if facts.is_default("num_workers") else ""
     return [
         Finding(
-            text=f"{name} needs workers, but num_workers = 0: torch raises "
+            text=f"{name} needs workers, but num_workers = 0{unsaid}: torch raises "
             f"{'AssertionError' if name == 'timeout' else 'ValueError'}",
             fix=f"set num_workers = 1 or more, or drop {name}",
             key=name,
@@ -221,7 +222,7 @@ def threads_over_cores(facts: PipelineFacts) -> list[Finding] | Abstain:
             return []
     wide = {name: width for name, width in facts.thread_pools.items() if width > 1}
     if not facts.thread_pools:
-        return Abstain("not known: thread_pools of a worker")
+        return unknown(facts, "thread_pools", how="width of the pools in a worker")
     widest = max(facts.thread_pools.values())
     if not wide or workers * widest <= max(cores, workers):
         return []
