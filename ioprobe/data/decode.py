@@ -7,6 +7,7 @@ will do. Nothing here runs code from the data: pickles stay bytes.
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 from typing import Any
 
@@ -41,7 +42,7 @@ def decode_sample(sample: Sample, *, image_size: int | None = 224, where: str = 
             continue
         try:
             decoded[name] = decode_field(name, value, image_size)
-        except (OSError, ValueError, SyntaxError, EOFError) as error:
+        except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError, struct.error) as error:
             place = f" of '{where}'" if where else ""
             key = sample.get("__key__", sample.get("key", "?"))
             raise DataError(
@@ -93,8 +94,11 @@ def decode_image(data: bytes | memoryview, size: int | None) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # e.g. corrupt EXIF: not what is asked here
-        image: Image.Image = Image.open(io.BytesIO(data))
-        image = image.convert("RGB")
+        try:
+            image: Image.Image = Image.open(io.BytesIO(data))
+            image = image.convert("RGB")
+        except (Image.DecompressionBombError, MemoryError) as error:
+            raise ValueError(f"it claims more pixels than can be decoded: {error}") from None
     if size is not None:
         image = _resize_and_crop(image, size)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))

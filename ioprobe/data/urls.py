@@ -22,7 +22,10 @@ MAX_SHARDS = 5_000_000
 LISTED_FROM = 32
 """Named objects from which on one listing of their folder is cheaper than a request for each."""
 SIDE_FILES = {"index.json", "index.mds.json", "_SUCCESS", "dataset_info.json", "state.json"}
-_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
+MOST_CHARS = 1 << 30
+"""Bound of all those names together."""
+MOST_BRACES = 200
+_RANGE = re.compile(r"^(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})(?:\.\.(-?[0-9]{1,18}))?$")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,10 @@ def expand_braces(pattern: str, limit: int = MAX_SHARDS) -> list[str]:
     >>> expand_braces("{a,b{1..2}}"), expand_braces("plain"), expand_braces("{x}")
     (['a', 'b1', 'b2'], ['plain'], ['{x}'])
     """
+    if pattern.count("{") > MOST_BRACES:
+        raise UsageError(f"'{redact_url(pattern)[:80]}...' has more than {MOST_BRACES} braces", hint="name a folder")
+    # A name may be as long as the pattern.
+    limit = min(limit, MOST_CHARS // (len(pattern) + 1))
     expanded = list(itertools.islice(_expand(pattern, pattern), limit + 1))
     if len(expanded) > limit:
         raise UsageError(f"'{redact_url(pattern)}' stands for more than {limit:,} names", hint="check its ranges")
