@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"errors", "units", "run", "config"},
     "instrument": {"errors", "run"},
     "probe": {"errors", "units", "stats", "run", "config", "facts", "data", "instrument"},
-    "live": {"errors", "units", "stats", "run", "config", "facts", "instrument", "probe"},
+    "live": {"errors", "units", "stats", "run", "config", "facts", "instrument", "probe", "watching"},
     "model": {"errors", "stats", "run", "units"},
     "diagnosis": {"errors", "stats", "run", "units", "config", "facts", "model"},
     "report": {"errors", "stats", "run", "units", "diagnosis"},
@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         "analysis",
     },
     "pytest_plugin": {"errors", "config", "check", "diagnosis", "report"},
-    "watching": set(),
+    "watching": {"errors", "run", "instrument"},
     "integrations": {"errors", "watching"},
     "analysis": {"errors", "units", "stats", "run", "config", "facts", "data", "probe", "live", "model", "diagnosis"},
 }

@@ -15,7 +15,7 @@ import pytest
 
 from ioprobe.errors import MeasureError, UsageError
 from ioprobe.live.attach import attach, default_rate, where_stuck
-from ioprobe.live.processes import ProcessMeter, descendants, roles, threads_of
+from ioprobe.live.processes import ProcessMeter, Size, descendants, roles, size_of
 from ioprobe.live.stacks import pyspy
 from ioprobe.live.stacks.pyspy import Recording, check_access, confidence, find_py_spy
 from ioprobe.run import Stage
@@ -49,7 +49,7 @@ def test_workers_are_known_by_the_name_that_torch_gives_them(tmp_path: Path) -> 
     found = roles(10, tmp_path)
     assert ([p.pid for p in found.mains], found.workers, found.note) == ([10], {11: 10, 12: 10}, "")
     assert [p.pid for p in descendants(10, tmp_path)] == [10, 11, 12, 13, 14]
-    assert threads_of(found, tmp_path) == 4 + 3 * 4
+    assert size_of(found, tmp_path) == Size(processes=5, python_threads=4 + 4 * 2, threads=5 * 4)
 
 
 def test_workers_of_an_older_torch_are_known_by_their_command_line(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_what_is_no_python_or_not_there_is_named(tmp_path: Path) -> None:
         roles(5, tmp_path)
 
 
-def test_the_kernels_view_is_counted_for_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_view_is_counted_for_each_process(tmp_path: Path) -> None:
     proc(tmp_path, 10, 1, "python train.py")
     proc(tmp_path, 11, 10, "python train.py", name="pt_data_worker")
-    times = iter(float(t) for t in range(100))
-    monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    meter = ProcessMeter(10, tmp_path)
+    times = iter([0.0, 0.0, 0.5, 1.0, 1.0, 2.0, 2.0])  # two readings a look where new processes are looked for
+    meter = ProcessMeter(10, tmp_path, every_s=1.0, clock=lambda: next(times))
     assert meter.look()
+    assert meter.look()  # not yet
     (tmp_path / "proc/11/io").write_text("rchar: 5000\nwchar: 0\nsyscr: 14\nsyscw: 0\nread_bytes: 900\n")
     proc(tmp_path, 12, 10, "python train.py", name="pt_data_worker")  # comes later
     assert meter.look()
@@ -194,8 +194,10 @@ def test_a_lagging_or_lossy_sampler_is_marked() -> None:
     assert all(c.settle for c in found)
 
 
-def test_the_rate_falls_as_threads_grow() -> None:
-    assert [default_rate(n, 2) for n in (1, 9, 50, 1000)] == [50, 16, 5, 5]
+def test_the_rate_falls_as_the_job_grows_and_rises_with_the_cores() -> None:
+    sizes = [Size(1, 1, 2), Size(3, 8, 20), Size(17, 50, 400)]
+    assert [default_rate(size, 2) for size in sizes] == [48, 8, 5]
+    assert [default_rate(size, 64) for size in sizes] == [50, 50, 39]
 
 
 def test_what_py_spy_says_of_a_version_or_a_right_becomes_a_hint(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
 from ioprobe.errors import UsageError
-from ioprobe.watching import Reporter, StallMeter, Window
+from ioprobe.watching import Reporter, StageMeter, StallMeter, Window
 
 _Base: Any = object
 for _name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
     try:
-        import importlib
-
         _Base = importlib.import_module(_name).Callback
         break
     except ImportError:  # the other name of the same package, or none of them
@@ -20,26 +19,49 @@ for _name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
 
 
 class StallCallback(_Base):  # type: ignore[misc]
-    """Logs ``ioprobe/stall_share`` and ``ioprobe/steps_per_s`` to the trainer's logger every so many steps.
+    """Logs ``ioprobe/stall_share``, ``ioprobe/steps_per_s`` and the workers' stages every so many steps.
+
+    A stage is ``ioprobe/workers/decode``: the share of the workers' time that went there [fraction].
 
     Args:
         every: Steps in a window.
         threshold: Stall share from which on rank 0 writes a line to the logger ``ioprobe`` [fraction].
         metrics_file: OpenMetrics text for a Prometheus node exporter; None for none.
+        stages: Look where the workers spend their time; False leaves them alone.
 
     Raises:
         UsageError: Lightning is not installed.
     """
 
     def __init__(
-        self, every: int = 100, *, threshold: float = 0.1, metrics_file: str | os.PathLike[str] | None = None
+        self,
+        every: int = 100,
+        *,
+        threshold: float = 0.1,
+        metrics_file: str | os.PathLike[str] | None = None,
+        stages: bool = True,
     ) -> None:
         if _Base is object:
             raise UsageError("Lightning is not installed", hint="pip install lightning")
         super().__init__()
-        self._meter = StallMeter(every)
+        self._stages = StageMeter() if stages else None
+        self._meter = StallMeter(every, stages=self._stages)
         self._report = Reporter(threshold=threshold, metrics_file=metrics_file)
         self._window: Window | None = None
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Iterators are made from now on."""
+        if self._stages is not None:
+            self._stages.begin()
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """The trainer is done, or has failed."""
+        if self._stages is not None:
+            self._stages.end()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """The trainer has failed."""
+        self.teardown(trainer, module, "fit")
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """The first batch of the epoch is asked for."""
@@ -57,7 +79,9 @@ class StallCallback(_Base):  # type: ignore[misc]
         """The step is done; what follows, up to the next batch, is waiting."""
         window, self._window = self._window, None
         if window is not None:
-            module.log_dict({"ioprobe/stall_share": window.stall_share, "ioprobe/steps_per_s": window.steps_per_s})
+            shares = {f"ioprobe/workers/{name}": share for name, share in window.stages.items()}
+            rates = {"ioprobe/stall_share": window.stall_share, "ioprobe/steps_per_s": window.steps_per_s}
+            module.log_dict({**rates, **shares})
         self._meter.asked()
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:

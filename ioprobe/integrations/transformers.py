@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ioprobe.errors import UsageError
-from ioprobe.watching import Reporter, StallMeter, Window
+from ioprobe.watching import Reporter, StageMeter, StallMeter, Window
 
 _Base: Any = object
 try:
@@ -16,28 +16,46 @@ except ImportError:  # said when the callback is made
 
 
 class StallCallback(_Base):  # type: ignore[misc]
-    """Adds ``stall_share`` and ``loop_steps_per_s`` to the Trainer's logs, over windows of so many optimizer steps.
+    """Adds ``stall_share``, ``loop_steps_per_s`` and the workers' stages to the Trainer's logs, over so many steps.
 
+    A stage is ``workers_decode``: the share of the workers' time that went there [fraction].
     With gradient accumulation, the batches of an optimizer step are fetched before it begins; that wait is one.
 
     Args:
         every: Optimizer steps in a window.
         threshold: Stall share from which on rank 0 writes a line to the logger ``ioprobe`` [fraction].
         metrics_file: OpenMetrics text for a Prometheus node exporter; None for none.
+        stages: Look where the workers spend their time; False leaves them alone.
 
     Raises:
         UsageError: transformers is not installed.
     """
 
     def __init__(
-        self, every: int = 100, *, threshold: float = 0.1, metrics_file: str | os.PathLike[str] | None = None
+        self,
+        every: int = 100,
+        *,
+        threshold: float = 0.1,
+        metrics_file: str | os.PathLike[str] | None = None,
+        stages: bool = True,
     ) -> None:
         if _Base is object:
             raise UsageError("transformers is not installed", hint="pip install transformers")
         super().__init__()
-        self._meter = StallMeter(every)
+        self._stages = StageMeter() if stages else None
+        self._meter = StallMeter(every, stages=self._stages)
         self._report = Reporter(threshold=threshold, metrics_file=metrics_file)
         self._window: Window | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Iterators are made from now on."""
+        if self._stages is not None:
+            self._stages.begin()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer is done."""
+        if self._stages is not None:
+            self._stages.end()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The first batch of the epoch is asked for."""
@@ -74,3 +92,4 @@ class StallCallback(_Base):  # type: ignore[misc]
         window, self._window = self._window, None
         if window is not None and logs is not None:
             logs |= {"stall_share": window.stall_share, "loop_steps_per_s": window.steps_per_s}
+            logs |= {f"workers_{name}": share for name, share in window.stages.items()}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ioprobe import __version__
 from ioprobe.instrument.stages import Rule, classify
-from ioprobe.live.processes import ProcessMeter, Roles, job_pids, roles, threads_of
+from ioprobe.live.processes import ProcessMeter, Roles, Size, job_pids, roles, size_of
 from ioprobe.live.profile import loader_run
 from ioprobe.live.stacks.pyspy import Recording, check_access, confidence, dump, record
 from ioprobe.live.stacks.recordings import Stack, with_calls
@@ -30,8 +30,8 @@ from ioprobe.run import (
 )
 
 MOST_RATE, LEAST_RATE = 50, 5
-_SECONDS_PER_STACK = 2e-4
-"""What py-spy takes to read one thread's stack, about."""
+_PROCESS_S, _STACK_S, _THREAD_S = 3e-4, 3e-4, 1e-5
+"""CPU that py-spy takes at each sample, about: for a process, for a Python stack, for any thread [s]."""
 _CPU_SHARE = 0.015
 """Of the usable cores, that sampling may take."""
 
@@ -52,13 +52,14 @@ class Stuck(NamedTuple):
     stack: Stack
 
 
-def default_rate(threads: int, cores: float) -> int:
-    """Return samples per second that cost the job next to nothing: 1.5% of the cores, whatever its threads.
+def default_rate(size: Size, cores: float) -> int:
+    """Return samples per second that cost the job next to nothing: 1.5% of the cores, whatever its size.
 
-    >>> default_rate(9, 2), default_rate(200, 2), default_rate(9, 64)
-    (16, 5, 50)
+    >>> default_rate(Size(1, 1, 2), 2), default_rate(Size(3, 8, 20), 2), default_rate(Size(3, 8, 20), 64)
+    (48, 8, 50)
     """
-    return max(LEAST_RATE, min(MOST_RATE, int(_CPU_SHARE * cores / _SECONDS_PER_STACK / max(1, threads))))
+    seconds = _PROCESS_S * size.processes + _STACK_S * size.python_threads + _THREAD_S * size.threads
+    return max(LEAST_RATE, min(MOST_RATE, int(_CPU_SHARE * cores / max(_STACK_S, seconds))))
 
 
 def attach(
@@ -93,8 +94,9 @@ def attach(
         for one in found.mains:
             check_access(one.pid)
     host = measure_host()
-    rate = rate_per_s or default_rate(threads_of(found), host.usable_cores)
-    meter, load = ProcessMeter(found.root), LoadMeter().start(found.root)
+    rate = rate_per_s or default_rate(size_of(found), host.usable_cores)
+    # Without stacks, what the kernel shows is all there is: look more often.
+    meter, load = ProcessMeter(found.root, every_s=0.25 if stacks else 0.1), LoadMeter().start(found.root)
     began = time.monotonic()
 
     def watch() -> bool:

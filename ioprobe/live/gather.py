@@ -184,7 +184,7 @@ def _without_loader(leads: list[Lead], stacks: int) -> Caveat:
             "the DataLoader is read by a thread of the job, not by its main thread: its waits are not the loop's; "
             f"the verdict rests on {stacks} stacks of the main process"
         )
-        return Caveat("read-by-thread", text, "give it more time: stacks come twenty times a second")
+        return Caveat("read-by-thread", text, "give it more time: stacks come a dozen times a second")
     text = f"the job made no batches with a DataLoader; the verdict rests on {stacks} stacks of the main process"
     return Caveat("no-dataloader", text, "move reading and decoding into a Dataset to see its stages")
 

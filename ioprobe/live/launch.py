@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ioprobe.errors import TargetError, UsageError
+from ioprobe.instrument.stacks import DEFAULT_HZ
 from ioprobe.live.gather import gather
 from ioprobe.live.journals import read_folder
+from ioprobe.live.metrics import MetricsFile
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.rows import worker_memory
 from ioprobe.run import Caveat, Failure, HostLoad, Run, Workload
 
-STACKS_HZ = 20.0
 PHASES = ("observe", "cached", "drain")
 _PREFIX = "ioprobe-run-"
 _SITE = Path(__file__).parent / "hooks" / "site"
@@ -57,8 +58,10 @@ class Launch:
     """What the job does afterwards: ``stop`` or ``continue``."""
     trace_steps: int = 0
     """Steps to record with torch.profiler; 0 for none."""
-    stacks_hz: float = STACKS_HZ
-    """Stack samples per second in the training process and each worker; 0 for none."""
+    stacks_hz: float = DEFAULT_HZ
+    """Stack samples per second in the workers, and in the training process where it has none; 0 for none."""
+    metrics_file: Path | None = None
+    """Where the figures go every few seconds while the job runs, as OpenMetrics text; None for nowhere."""
     command_line: str = ""
     """Ours, for the run file."""
     target: str = ""
@@ -93,7 +96,7 @@ def launch(request: Launch) -> Launched:
 
     Raises:
         TargetError: the command cannot be started.
-        OutputError: there is no room for the private folder.
+        OutputError: the metrics file cannot be written, or there is no room for the private folder.
     """
     created_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with private_folder() as folder:
@@ -105,6 +108,9 @@ def launch(request: Launch) -> Launched:
     for loader in run.loaders:
         loader.load = waiter.load
         loader.worker_pss_bytes = waiter.memory if loader.purpose == "baseline" else []
+    if waiter.metrics is not None and waiter.metrics.error:
+        text = f"the metrics file '{request.metrics_file}' could not be written to the end: {waiter.metrics.error}"
+        run.caveats.append(Caveat("metrics-unwritten", text))
     if request.phases != ("observe",):
         run.caveats += _missing(run, request)
     code = returncode if returncode >= 0 else 128 - returncode
@@ -137,6 +143,7 @@ class _Waiter:
         self.load: HostLoad | None = None
         self.memory: list[int] = []
         self.stopped = False
+        self.metrics = MetricsFile(request.metrics_file, folder) if request.metrics_file is not None else None
         self._done_since: float | None = None
 
     def run(self) -> int:
@@ -156,8 +163,12 @@ class _Waiter:
                     look_s *= 2  # a look at all processes costs the job something: ever less often
                     meter.sample()
                     self._look()
+                if self.metrics is not None:
+                    self.metrics.look()
                 self._end_if_asked(process)
             self.load = meter.stop()
+            if self.metrics is not None:
+                self.metrics.look(final=True)
             return process.returncode
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

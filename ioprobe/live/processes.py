@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,10 @@ from ioprobe.run import ProcessLoad
 _WORKER_NAME = "pt_data_worker"  # what torch calls a worker's main thread, since 2.6
 _HELPERS = ("resource_tracker", "semaphore_tracker", "forkserver import main", "resource_sharer")
 _SPAWNED = "multiprocessing.spawn import spawn_main"
+_TREE_S = 1.0
+"""Time between looks for new processes, at least [s]."""
+_TREE_COST = 500
+"""New processes are looked for after so many times what it took: at most 0.2% of a core."""
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "mpirun")
 
 
@@ -157,13 +161,27 @@ def roles(pid: int, root: Path = Path("/")) -> Roles:
     return Roles(top.pid, tuple(sorted(mains, key=lambda p: p.pid)), workers, note)
 
 
-def threads_of(found: Roles, root: Path = Path("/")) -> int:
-    """Return about how many Python threads the job has; most native threads of torch are none."""
-    count = 0
-    for one in descendants(found.root, root):
+class Size(NamedTuple):
+    """How much there is to look at in a job."""
+
+    processes: int
+    python_threads: int
+    """About: most native threads of torch are none."""
+    threads: int
+
+
+def size_of(found: Roles, root: Path = Path("/")) -> Size:
+    """Return the size of a job.
+
+    A training process has its main thread, one that pins, and one for each worker's index queue; a worker its main
+    thread and the one that feeds the result queue.
+    """
+    tree = descendants(found.root, root)
+    python = 0
+    for one in tree:
         own = sum(1 for owner in found.workers.values() if owner == one.pid)
-        count += min(one.threads, 3 + own)
-    return max(1, count)
+        python += min(one.threads, 2 + own)
+    return Size(len(tree), python, sum(one.threads for one in tree))
 
 
 @dataclass(slots=True)
@@ -181,25 +199,42 @@ class _Seen:
 class ProcessMeter:
     """Watches the processes of a job: CPU time, reads, and what their main threads sleep in.
 
-    Call :meth:`look` a few times a second; processes that come later are taken in.
+    Call :meth:`look` as often as you like; processes that come later are taken in.
+
+    Args:
+        pid: Of the job.
+        root: Where ``proc`` is found.
+        every_s: Time between two looks [s].
+        clock: Monotonic clock [s].
     """
 
-    def __init__(self, pid: int, root: Path = Path("/")) -> None:
-        self._pid = pid
+    def __init__(
+        self,
+        pid: int,
+        root: Path = Path("/"),
+        *,
+        every_s: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pid, self._every_s, self._clock = pid, every_s, clock
         self._root = root
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._tree: Roles | None = None
-        self._tree_s = -1.0
+        self._tree_due_s = self._due_s = 0.0
 
     def look(self) -> bool:
-        """Look at every process once; return False when the job is gone."""
-        now = time.monotonic()
-        if self._tree is None or now - self._tree_s >= 1.0:
+        """Look at every process once, where it is time to; return False when the job is gone."""
+        now = self._clock()
+        if now < self._due_s:
+            return True
+        self._due_s = now + self._every_s
+        if self._tree is None or now >= self._tree_due_s:
             try:
                 self._tree = roles(self._pid, self._root)
             except UsageError:
                 return False
-            self._tree_s = now
+            # It reads a file or two of each process of the machine: rarely, where there are many.
+            self._tree_due_s = now + max(_TREE_S, _TREE_COST * (self._clock() - now))
         for pid, role in [(p.pid, "main") for p in self._tree.mains] + [(w, "worker") for w in self._tree.workers]:
             self._look_at(pid, role, now)
         return True

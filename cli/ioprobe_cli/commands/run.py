@@ -35,6 +35,13 @@ _SUFFIX = {"text": "txt"}
     metavar="N",
     help="Record N steps with torch.profiler: compute, communication and transfer apart.",
 )
+@click.option(
+    "--metrics-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write stall and stage shares there every few seconds while the job runs, as OpenMetrics text for the "
+    "textfile collector of a Prometheus node exporter (name it *.prom).",
+)
 @format_option()
 @output_folder_option()
 @quiet_option()
@@ -44,6 +51,7 @@ def command(
     steps: int | None,
     then: str,
     trace_steps: int | None,
+    metrics_file: Path | None,
     format_: str,
     output: Path | None,
     quiet: bool,
@@ -75,6 +83,7 @@ def command(
         steps=steps,
         then=then,
         trace_steps=trace_steps or 0,
+        metrics_file=metrics_file,
         command_line=command_line(),
         target=" ".join(redact_url(word) for word in job),
     )

@@ -7,11 +7,13 @@ finder that looks at module names.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from ioprobe.live.hooks.finder import AfterImport
 
 _OTHER_FRAMEWORKS = ("jax", "tensorflow")
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
 def begin(settings: str) -> None:
@@ -34,8 +36,20 @@ def begin(settings: str) -> None:
     def hook_loader() -> None:
         from ioprobe.instrument.hooks import install
 
-        install(recorder())
+        # torchdata imports torch's loader: where the job begins with torchdata, its own is there by name only.
+        unfinished = sys.modules.pop(_STATEFUL, None)
+        try:
+            install(recorder())
+        finally:
+            if unfinished is not None:
+                sys.modules[_STATEFUL] = unfinished
         recorder().framework()
+
+    def hook_stateful_loader() -> None:
+        from ioprobe.instrument import hooks
+
+        for family in hooks._families()[1:]:
+            hooks._patch_family(family, recorder())
 
     def hook_backward() -> None:
         from ioprobe.live.hooks.meeting import time_backward
@@ -49,6 +63,7 @@ def begin(settings: str) -> None:
 
     actions: dict[str, Any] = {
         "torch.utils.data.dataloader": hook_loader,
+        _STATEFUL: hook_stateful_loader,
         "torch.autograd": hook_backward,
         "torch.distributed.distributed_c10d": hook_collectives,
     }

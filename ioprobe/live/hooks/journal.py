@@ -80,3 +80,14 @@ def read_records(data: bytes) -> Iterator[Record]:
         }
         at += body_size
         yield Record(head, columns)
+
+
+def whole_length(data: bytes) -> int:
+    """Return how many bytes from the start are whole records."""
+    at = 0
+    while at + _LENGTHS.size <= len(data):
+        end = at + _LENGTHS.size + sum(_LENGTHS.unpack_from(data, at))
+        if end > len(data):
+            break
+        at = end
+    return at

@@ -7,7 +7,9 @@ import linecache
 import sys
 from types import FrameType
 
-_OURS = ("/ioprobe/instrument/", "/ioprobe/live/hooks/", "/torch/utils/data/")
+_OURS = ("/ioprobe/instrument/", "/ioprobe/live/hooks/", "/ioprobe/watching/")
+_BETWEEN = (*_OURS, "/torch/utils/data/", "/torchdata/", "/accelerate/data_loader.py", "/tqdm/")
+"""What may stand between the job's loop and a loader's iterator."""
 
 
 def iterated_name() -> str:
@@ -16,7 +18,7 @@ def iterated_name() -> str:
     Only the source line is read. Looking at the frame's variables would keep them alive.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and any(part in frame.f_code.co_filename for part in _OURS):
+    while frame is not None and any(part in frame.f_code.co_filename for part in _BETWEEN):
         frame = frame.f_back
     if frame is None:
         return ""

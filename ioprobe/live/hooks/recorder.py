@@ -21,7 +21,7 @@ from ioprobe.instrument.batches import count_samples, size_of
 from ioprobe.instrument.clocks import now, thread_cpu
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, ready_batches
 from ioprobe.instrument.ring import FIELDS
-from ioprobe.instrument.stacks import StackSampler
+from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler
 from ioprobe.live.hooks.device import DeviceIdle
 from ioprobe.live.hooks.journal import SUFFIX, Journal
 from ioprobe.live.hooks.meeting import Meetings
@@ -33,6 +33,8 @@ _ = tokenize
 
 _FLUSH_S = 1.0
 _STACKS_AFTER_S = 5.0
+_BESIDE_WORKERS_HZ = 4.0
+"""Stack samples of a main process whose workers fetch: its waits are timed, and samples only name what else it does."""
 _COLUMNS = (
     "call_s",
     "return_s",
@@ -67,6 +69,11 @@ class LiveTrace(IteratorTrace):
         self._recorder = recorder
         self._iterator: weakref.ref[Any] | None = None
         self._grad: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
+
+    @property
+    def in_main_thread(self) -> bool:
+        """Whether the job's main thread made it."""
+        return self.thread == threading.main_thread().ident
 
     @property
     def is_gone(self) -> bool:
@@ -173,7 +180,7 @@ class LiveRecorder(Recorder):
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        super().__init__(float(options.get("stacks_hz", 20.0)))
+        super().__init__(float(options.get("stacks_hz", DEFAULT_HZ)))
         self._options = options
         self.active = True
         self.meetings = Meetings()
@@ -203,12 +210,16 @@ class LiveRecorder(Recorder):
     def framework(self) -> None:
         """The process uses a framework: from now on see where its threads stand, unless it is somebody's worker."""
         if not any("multiprocessing" in word for word in getattr(sys, "orig_argv", [])):
-            self._start_sampler()
+            self._start_sampler(self.stacks_hz)
 
-    def _start_sampler(self) -> None:
-        if self._sampler is None and self.stacks_hz > 0 and self.active:
-            self._sampler = StackSampler(self.stacks_hz)
+    def _start_sampler(self, hz: float) -> None:
+        if self._sampler is None and hz > 0 and self.active:
+            self._sampler = StackSampler(hz)
             self._sampler.start()
+
+    def _stop_sampler(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop(wait=False)  # the job does not wait for a thread of ours
 
     def open(self, loader: Any) -> IteratorTrace:
         """Begin the trace of a new iterator."""
@@ -219,9 +230,11 @@ class LiveRecorder(Recorder):
         if self.phases.now in (OBSERVE, DONE) and len(self.traces) > 2:
             self._retire()
         self.traces.append(trace)
-        self._start_sampler()
-        if self._made == 1 and self._sampler is not None:
-            self._sampler.reset()  # imports come before the loop and are no part of it
+        if self._made == 1:  # imports come before the loop and are no part of it: begin anew
+            self._stop_sampler()
+            self._sampler = None
+        rarely = trace.num_workers and trace.in_main_thread
+        self._start_sampler(min(self.stacks_hz, _BESIDE_WORKERS_HZ) if rarely else self.stacks_hz)
         known = self._described.get(trace.loader_id)
         if known is None or known() is not loader:
             with contextlib.suppress(TypeError):
@@ -286,17 +299,15 @@ class LiveRecorder(Recorder):
     def _finish_observing(self) -> None:
         self.flush(final=True)
         self.active = False
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._sampler = None
+        self._stop_sampler()
+        self._sampler = None
 
     def finish(self) -> None:
         """The process ends: write what is left; tidy up where nobody else can."""
         if self._journal is None and self._sampler is None:
             return
         if self.active:
-            if self._sampler is not None:
-                self._sampler.stop()
+            self._stop_sampler()
             self.flush(final=True)
         if self._journal is not None:
             self._journal.write({"kind": "end", "time_s": now()})
@@ -341,7 +352,7 @@ class LiveRecorder(Recorder):
                 values.clear()
         if trace.call_s or marks:
             head = {"kind": "batches", "trace": trace.number, "init_s": trace.init_s, "pids": trace.pids}
-            head["main_thread"] = trace.thread == threading.main_thread().ident
+            head["main_thread"] = trace.in_main_thread
             self._write({**head, **marks}, trace.take_columns())
         for worker in range(trace.ring.workers):
             rows = trace.ring.drain(worker)
