@@ -237,7 +237,7 @@ class LoopMeter:
         if elapsed >= self.least_s and not self._memory:
             self._memory = worker_memory(self._pids())
             self._load.sample()
-        if elapsed >= self.least_s and self._pacer is None and self._is_narrow():
+        if elapsed >= self.least_s and self._pacer is None and self._is_narrow() and not self._edge_is_near(elapsed):
             self._stopped_because = "interval"
             return True
         return False
@@ -252,6 +252,16 @@ class LoopMeter:
         ready = self._ready()
         emptied = stats.drained(ready)
         return len(ready) - emptied < _FEWEST_BATCHES if emptied else self._is_draining(len(ready) // 2)
+
+    def _edge_is_near(self, elapsed: float) -> bool:
+        """Whether the first epoch will end within the budget: what its edge costs is then part of the answer."""
+        count = len(self.rows.call_s)
+        try:
+            left = len(self.loader) - count
+        except (TypeError, NotImplementedError):  # a stream
+            return False
+        pace_s = (elapsed - (self._first_batch_s or 0.0)) / max(1, count)
+        return self._epochs_ended == 0 and 0 <= left * pace_s <= self.seconds - elapsed
 
     def _is_narrow(self) -> bool:
         """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
