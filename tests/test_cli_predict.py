@@ -100,3 +100,11 @@ def test_a_halved_decode_time_speeds_up_a_decoding_loader(tmp_path: Path, capsys
     now, half = found["current"], found["points"][0]  # type: ignore[index]
     assert half["samples_per_s"]["value"] == pytest.approx(2 * now["samples_per_s"]["value"], rel=0.05)  # type: ignore[index]
     assert half["settings"]["decode_x"] == 0.5
+
+
+def test_another_batch_size_carries_the_quality_warning(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warned = predicted(saved, capsys, "--set", "batch_size=32")["caveats"]
+    (text,) = [c["text"] for c in warned if c["code"] == "global-batch"]  # type: ignore[attr-defined]
+    assert text.startswith("batches of 2 times the measured size: a changed global batch changes training")
+    same = predicted(saved, capsys, "--set", "batch_size=16 num_workers=3")["caveats"]
+    assert "global-batch" not in [c["code"] for c in same]  # type: ignore[attr-defined]

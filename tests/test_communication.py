@@ -78,9 +78,10 @@ class Holder:
         self(batch)
 
 
-def closure(module: Any) -> Any:
+def closure(*modules: Any) -> Any:
     def inner(batch: Any) -> None:
-        module(batch)
+        for module in modules:
+            module(batch)
 
     @functools.wraps(inner)
     def step(batch: Any) -> None:
@@ -102,7 +103,7 @@ def closure(module: Any) -> Any:
         lambda m: ModuleStep(m, CPU),
         lambda m: Variation(precision="bf16").wrap(closure(m), "t.py:make", CPU),
         lambda m: closure(torch.nn.Sequential(m)),
-        lambda m: closure([m]),
+        lambda m: closure(torch.nn.Identity(), m),
     ],
 )
 def test_a_module_that_synchronises_is_found_where_code_keeps_it(made: Any) -> None:
@@ -154,7 +155,7 @@ def test_a_sharded_module_is_switched_by_its_own_method_and_switched_back_after_
 def test_a_module_within_another_one_is_left_to_that_one() -> None:
     outer = Synced()
     outer.net = torch.nn.Sequential(Synced())  # type: ignore[assignment]
-    switch = find_switch(closure([outer.net[0], outer]))
+    switch = find_switch(closure(outer.net[0], outer))
     assert switch is not None
     with switch.off():
         assert not outer.syncs
@@ -210,13 +211,13 @@ def test_rounds_with_and_without_take_turns_and_give_what_synchronisation_costs(
         optimizer.step()
         optimizer.zero_grad()
 
-    found = measure_difference(step, lambda: torch.ones(1, 2), Clock(step), together=alone(), seconds=1.3)
+    found = measure_difference(step, lambda: torch.ones(1, 2), Clock(step), together=alone(), seconds=2.2)
     assert found is not None
-    assert (found.switch, found.failed, found.steps) == ("Synced.no_sync", "", 4)
-    assert found.with_s == pytest.approx([0.025] * 6)
-    assert found.without_s == pytest.approx([0.010] * 6)
+    assert (found.switch, found.failed, found.steps) == ("Synced.no_sync", "", 5)
+    assert found.with_s == pytest.approx([0.025] * 8)
+    assert found.without_s == pytest.approx([0.010] * 8)
     blocks = module.seen[4:]
-    assert [blocks[i] for i in range(0, len(blocks), 5)] == [True, False, False, True] * 3
+    assert [blocks[i] for i in range(0, len(blocks), 6)] == [True, False, False, True] * 4
     assert torch.equal(before, module.net.weight)  # ranks that do not synchronise keep the same weights
     step(torch.ones(1, 2))
     assert not torch.equal(before, module.net.weight)
@@ -234,6 +235,47 @@ def test_a_step_that_fails_without_synchronisation_says_why_and_synchronises_aga
     assert found.failed == "RuntimeError: gradients of another size"
     assert (found.with_s, found.without_s) == ([], [])
     assert module.syncs
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "switch", "sharded"),
+    [
+        ("ddp", "DistributedDataParallel.no_sync", False),
+        ("fsdp", "FullyShardedDataParallel.no_sync", True),
+        ("fully_shard", "FSDPLinear.set_requires_gradient_sync", True),
+    ],
+)
+def test_torchs_own_modules_are_switched_and_train_on_afterwards(kind: str, switch: str, sharded: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    module: Any = torch.nn.Linear(2, 1)
+    if kind == "fully_shard":
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+    elif kind == "ddp":
+        module = DistributedDataParallel(module)
+    else:
+        module = FullyShardedDataParallel(module, device_id=CPU)
+    step = ModuleStep(module, CPU)
+    step(torch.ones(1, 2))
+    found = measure_difference(step, lambda: torch.ones(1, 2), Clock(step), together=alone(), seconds=0.02)
+    assert found is not None
+    assert (found.switch, found.sharded, found.failed) == (switch, sharded, "")
+    assert len(found.with_s) == len(found.without_s) >= 3
+    step(torch.ones(1, 2))
 
 
 def test_without_a_switch_on_every_rank_nothing_is_measured() -> None:

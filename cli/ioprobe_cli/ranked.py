@@ -79,7 +79,6 @@ def analyze_ranks(request: Request, where: Ranked, output: Path | None, format_:
     from ioprobe.analysis.ranks import measure_rank
     from ioprobe.analysis.team import Team
     from ioprobe.errors import UsageError
-    from ioprobe_cli.measuring import endings_interrupt
     from ioprobe_cli.progress import progress
 
     if not request.target:
@@ -89,7 +88,7 @@ def analyze_ranks(request: Request, where: Ranked, output: Path | None, format_:
     team = Team(where.place, patience_s=max(_PATIENCE_S, 2 * request.hang_s))
     code = EXIT_NO_VERDICT
     try:
-        with endings_interrupt(), progress(quiet=quiet or not first) as show:
+        with progress(quiet=quiet or not first) as show:
             folder = _begin(team, request.kind, output)
             outcome = measure_rank(replace(request, folder=folder), team, where.layout, show)
         with _endings_ignored():

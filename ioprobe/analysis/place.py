@@ -91,15 +91,15 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     name = next((name for name in _TASKS if name in environ), "")
     if not name:
         return 1
-    node, text = _number(environ, "SLURM_NODEID", 0), environ[name]
+    node, text, tasks = _number(environ, "SLURM_NODEID", 0), environ[name], 1
     for group in text.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", group.strip())
         if found is None:
             raise _no_number(name, text)
-        node -= int(found[2] or 1)
+        node, tasks = node - int(found[2] or 1), int(found[1])
         if node < 0:
             break
-    return int(found[1])
+    return tasks
 
 
 def _place(environ: Mapping[str, str], names: tuple[str, str, str], local_ranks: int) -> Place | None:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-_DEPTH = 4
+_DEPTH = 8
+"""Steps from the callable to the module; a container in between is one, too."""
 _MOST = 2_000
 _MOST_ITEMS = 64
 """Of a container; a longer one holds data, not the model."""

@@ -15,8 +15,10 @@ from ioprobe.probe.step_clock import Block, Clock
 from ioprobe.probe.step_sync import Switch, find_switch
 from ioprobe.run import SyncDifference
 
-_ROUNDS = (6, 4, 3)
+_ROUNDS = (8, 6, 4, 3)
 """Pairs of blocks; fewer where steps are long, and never so few that they have no spread."""
+_LEAST_S = 2.0
+"""Spent on it even where the step's own budget is smaller [s]: one disturbed block must not decide."""
 _MOST_STEPS = 50
 _LONGEST_S = 20.0
 """A step so long that three short rounds take more than this is not measured again [s]."""
@@ -34,11 +36,11 @@ def plan_rounds(seconds: float, step_s: float) -> Plan | None:
     """Return how often to run a step within a budget; None where it is too long.
 
     >>> plan_rounds(3.0, 0.02), plan_rounds(0.4, 0.1), plan_rounds(3.0, 60.0)
-    (Plan(rounds=6, steps=12), Plan(rounds=3, steps=1), None)
+    (Plan(rounds=8, steps=9), Plan(rounds=8, steps=1), None)
     """
     for rounds in _ROUNDS:
-        steps = math.floor(seconds / (2 * rounds * max(step_s, 1e-6)))
-        if steps >= 2:
+        steps = math.floor(max(seconds, _LEAST_S) / (2 * rounds * max(step_s, 1e-6)))
+        if steps >= 1:
             return Plan(rounds, min(steps, _MOST_STEPS))
     return Plan(3, 1) if 4 * _ROUNDS[-1] * step_s <= max(_LONGEST_S, 4 * seconds) else None
 

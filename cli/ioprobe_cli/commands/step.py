@@ -79,7 +79,6 @@ def command(
         raise UsageError("--output keeps one run, and --vary gives several", hint="use --format json > steps.json")
     from ioprobe.analysis.stepping import StepRequest, measure_steps
     from ioprobe.report import step as report
-    from ioprobe_cli.measuring import endings_interrupt
     from ioprobe_cli.output import knows_unicode, terminal_width, wants_color, write_stdout
     from ioprobe_cli.progress import progress
     from ioprobe_cli.target_options import loader_keywords
@@ -100,7 +99,7 @@ def command(
         transformer=transformer,
         hang_s=hang_s,
     )
-    with endings_interrupt(), progress(quiet=quiet) as show:
+    with progress(quiet=quiet) as show:
         table = measure_steps(request, progress=show)
     if output is not None and table.rows:
         _save(table, output, target)

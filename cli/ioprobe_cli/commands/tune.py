@@ -74,7 +74,7 @@ def command(
     from ioprobe.analysis.request import Request
     from ioprobe.analysis.tune import TuneOptions, tune
     from ioprobe.run import now_utc
-    from ioprobe_cli.measuring import endings_interrupt, save
+    from ioprobe_cli.measuring import save
     from ioprobe_cli.output import new_run_folder, write_stdout
     from ioprobe_cli.progress import progress
     from ioprobe_cli.target_options import command_line, loader_keywords, step_of
@@ -94,7 +94,7 @@ def command(
         **step_fields,
     )
     options = TuneOptions(budget_s=budget_s, max_workers=max_workers, ranks_per_host=ranks_per_host, grid=grid)
-    with endings_interrupt(), progress(quiet=quiet) as show:
+    with progress(quiet=quiet) as show:
         run, found = tune(request, options, progress=show)
         path, _ = save(run, folder)
     from msgspec.structs import replace
