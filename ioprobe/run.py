@@ -698,6 +698,9 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         raise OutputError(
             f"cannot write '{place}': {error.strerror}", hint="choose another place with --output"
         ) from None
+    except BaseException:  # Ctrl-C
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def schema() -> dict[str, Any]:

@@ -13,11 +13,12 @@ import click
 from ioprobe import __version__
 from ioprobe.errors import IoprobeError
 from ioprobe_cli import commands
+from ioprobe_cli.endings import endings_interrupt
 from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
-from ioprobe_cli.output import one_line
+from ioprobe_cli.output import one_line, remove_empty_folders
 
 EPILOG = """Exit codes: 0 passed; 1 a budget or a rule failed; 2 no verdict (usage, unreadable input,
-undecided where a verdict was required, crash); 130 interrupted.
+undecided where a verdict was required, crash); 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
 
@@ -104,6 +105,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def run(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code (0, 1, 2 or 130)."""
+    with endings_interrupt():
+        try:
+            return _run(argv)
+        except KeyboardInterrupt:  # while an ending was being reported
+            return EXIT_INTERRUPTED
+        finally:
+            remove_empty_folders()
+
+
+def _run(argv: list[str] | None) -> int:
     try:
         result: Any = cli.main(args=argv, prog_name="ioprobe", standalone_mode=False)
         return result if isinstance(result, int) else 0

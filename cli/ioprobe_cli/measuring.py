@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -21,21 +18,6 @@ if TYPE_CHECKING:
     from ioprobe.run import Failure, Run
 
 
-@contextmanager
-def endings_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP like Ctrl-C: stop measuring, keep what there is, clean up."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def analyze_and_report(request: Request, folder: Path, format_: str, *, quiet: bool) -> int:
     """Measure, save ``run.json`` and ``report.html`` under folder, print; returns the exit code."""
     from ioprobe.analysis import analyze, report_from_run
@@ -43,7 +25,7 @@ def analyze_and_report(request: Request, folder: Path, format_: str, *, quiet: b
     from ioprobe_cli.progress import progress
 
     kept: list[OutputError] = []
-    with endings_interrupt(), progress(quiet=quiet) as show:
+    with progress(quiet=quiet) as show:
         run = analyze(request, progress=show, keep=lambda found: _try(save, kept, found, folder))
         show("diagnosing", 0.0, 0.0)
         page = folder / "report.html"
@@ -103,10 +85,15 @@ def exit_code(run: Run) -> int:
 
     evidence = gather(run)
     verdict, _, _, _ = decide(evidence)
-    if verdict is not Verdict.UNDECIDED or not evidence.failures:
-        return EXIT_PASSED
-    _say_failed(evidence.failures[0])
-    return EXIT_NO_VERDICT
+    if verdict is Verdict.UNDECIDED and evidence.failures:
+        _say_failed(evidence.failures[0])
+        return EXIT_NO_VERDICT
+    if verdict is Verdict.UNDECIDED and evidence.loop is None and evidence.alone is None:
+        batches = max((len(measured.main.call_s) for measured in run.loaders), default=0)
+        click.echo(f"Error: the loader gave too few batches to be measured: {batches}", err=True)
+        click.echo("Hint: give it more samples, smaller batches or fewer workers, or let it go round", err=True)
+        return EXIT_NO_VERDICT
+    return EXIT_PASSED
 
 
 def _say_failed(failure: Failure) -> None:

@@ -74,6 +74,8 @@ def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Pa
     """
     try:
         if output is not None:
+            if not output.exists():
+                _made.append(output)
             output.mkdir(parents=True, exist_ok=True)
             if (output / "run.json").exists():
                 raise OutputError(
@@ -90,6 +92,7 @@ def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Pa
                 folder.mkdir()
             except FileExistsError:
                 continue
+            _made.append(folder)
             return folder
     except OSError as error:
         place = output or Path(RUNS_FOLDER)
@@ -97,6 +100,18 @@ def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Pa
             f"cannot make the folder '{place}': {error.strerror}", hint="choose another place with --output"
         ) from None
     raise OutputError(f"'{parent}' holds a thousand runs of this second", hint="choose another --output")
+
+
+_made: list[Path] = []
+
+
+def remove_empty_folders() -> None:
+    """Take back folders that were made for a run and in which nothing was written."""
+    while _made:
+        try:
+            _made.pop().rmdir()
+        except OSError:
+            pass
 
 
 _claimed: list[int] = []

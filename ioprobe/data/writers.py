@@ -101,7 +101,8 @@ def _stop(pool: list[tuple[Any, Connection]]) -> None:
 
 def _work(spec: Spec, url: str, storage_options: dict[str, Any], pipe: Connection, parent: int) -> None:
     """Write the shards whose numbers come through the pipe. Ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when Ctrl-C was pressed
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides when Ctrl-C was pressed or the terminal is gone
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent()
     if os.getppid() != parent:

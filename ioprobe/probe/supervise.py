@@ -22,6 +22,7 @@ import msgspec
 from ioprobe.errors import MeasureError, TargetError
 from ioprobe.probe import protocol
 from ioprobe.probe.segments import remove_segments
+from ioprobe.probe.undisturbed import undisturbed
 from ioprobe.run import Failure, LoaderFacts, LoaderRun, StepRun
 
 T = TypeVar("T")
@@ -89,16 +90,17 @@ class Supervisor:
         try:
             if self._log is not None:
                 sink = open(self._log, "ab")  # noqa: SIM115 - the child keeps it, we close ours below
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write), self._sockets],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                pass_fds=(in_read, out_write),
-                # A session of its own: Ctrl-C reaches us alone, and the whole group can be ended at once.
-                start_new_session=True,
-                env={**os.environ, **self._env},
-            )
+            with undisturbed():  # a child that nobody remembers would not be ended
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write), self._sockets],
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=sink,
+                    pass_fds=(in_read, out_write),
+                    # A session of its own: Ctrl-C reaches us alone, and the whole group can be ended at once.
+                    start_new_session=True,
+                    env={**os.environ, **self._env},
+                )
         finally:
             os.close(in_read)
             os.close(out_write)
@@ -189,8 +191,11 @@ class Supervisor:
     def end(self) -> None:
         """End the child and everything that it started, and remove its shared memory."""
         process, self._process = self._process, None
-        if process is None:
-            return
+        if process is not None:
+            with undisturbed():
+                self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         # Looked for while it lives: what left its session is not found without it.
         pids = {process.pid, *_descendants(process.pid)}
         with contextlib.suppress(OSError):

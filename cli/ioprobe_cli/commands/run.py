@@ -93,11 +93,7 @@ def command(
             err=True,
         )
     folder = new_run_folder("run", now_utc(), output)
-    try:
-        ended = launch(request)
-    except BaseException:
-        remove_if_empty(folder)
-        raise
+    ended = launch(request)
     place, page = save(ended.run, folder)
     report = report_from_run(ended.run, run_path=str(place), page_path=str(page))
     save_page(report, page)
@@ -106,11 +102,3 @@ def command(
     else:
         emit(report, format_)
     return ended.exit_code
-
-
-def remove_if_empty(folder: Path) -> None:
-    """Take back a folder in which nothing was written."""
-    try:
-        folder.rmdir()
-    except OSError:
-        pass

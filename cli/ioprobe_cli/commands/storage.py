@@ -68,7 +68,6 @@ def command(**options: Any) -> int:
     device. It is only read. Rates are work over time in steady state, with 95% intervals; latency is of one read.
     """
     from ioprobe.probe.storage_command import StorageRequest, run_storage
-    from ioprobe_cli.measuring import endings_interrupt
     from ioprobe_cli.output import new_run_folder, terminal_width, wants_color, write_stdout
     from ioprobe_cli.progress import progress
 
@@ -78,7 +77,7 @@ def command(**options: Any) -> int:
         return _describe(request.url, format_)
     if request.output is not None:
         new_run_folder("storage", "", request.output)
-    with endings_interrupt(), progress(quiet=quiet) as show:
+    with progress(quiet=quiet) as show:
         outcome = run_storage(request, lambda text, share: show(text, share * request.seconds, request.seconds))
     if format_ == "json":
         from json import dumps
