@@ -25,6 +25,7 @@ def batches(journal: Journal, calls: list[tuple[float, float]], *, trace: int = 
         "call_s": [call for call, _ in calls],
         "return_s": [done for _, done in calls],
         "training": [float(more.pop("training", 1.0))] * len(calls),
+        "backwards": more.pop("backwards", [0.0] * len(calls)),
         "phase": [float(more.pop("phase", OBSERVE))] * len(calls),
     }
     journal.write({"kind": "batches", "trace": trace, **more}, columns)
@@ -132,6 +133,19 @@ def test_ranks_and_loaders_are_told_apart_and_other_phases_left_out(tmp_path: Pa
         'ioprobe_steps_total{loader="train",rank="1"}': 3,
         'ioprobe_steps_total{loader="validation",rank="1"}': 3,
     }
+
+
+def test_a_loader_under_gradient_without_backward_passes_is_no_training(tmp_path: Path) -> None:
+    place, journal = tmp_path / "job.prom", made(tmp_path)
+    metrics = MetricsFile(place, tmp_path)
+    for trace, backwards in ((1, [5.0, 5.0]), (2, [5.0, 6.0])):
+        journal.write({"kind": "iterator", "trace": trace, "loader": trace, "begin_s": 0.0})
+        batches(journal, [(0.0, 1.0)] * 2, trace=trace, backwards=backwards, init_s=0.0)
+    metrics.look(final=True)
+    assert [k for k in samples(place) if k.startswith("ioprobe_steps")] == [
+        'ioprobe_steps_total{loader="train",rank="0"}',
+        'ioprobe_steps_total{loader="validation",rank="0"}',
+    ]
 
 
 def test_a_record_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ except ImportError:  # said when the callback is made
 class StallCallback(_Base):  # type: ignore[misc]
     """Adds ``stall_share``, ``loop_steps_per_s`` and the workers' stages to the Trainer's logs, over so many steps.
 
-    A stage is ``workers_decode``: the share of the workers' time that went there [fraction].
+    A stage is ``workers_decode``: the share of the workers' time that went there [fraction]. Trainer asks the reporters
+    of ``report_to`` first: to have it there, pass them as callbacks after this one, ``callbacks=[StallCallback(),
+    TensorBoardCallback()]`` with ``report_to="none"``.
     With gradient accumulation, the batches of an optimizer step are fetched before it begins; that wait is one.
 
     Args:
@@ -88,8 +90,13 @@ class StallCallback(_Base):  # type: ignore[misc]
         self._meter.paused()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Add the last window to what the Trainer logs."""
+        """Add the last window to what the Trainer logs, and to its history."""
         window, self._window = self._window, None
-        if window is not None and logs is not None:
-            logs |= {"stall_share": window.stall_share, "loop_steps_per_s": window.steps_per_s}
-            logs |= {f"workers_{name}": share for name, share in window.stages.items()}
+        if window is None or logs is None:
+            return
+        found = {"stall_share": window.stall_share, "loop_steps_per_s": window.steps_per_s}
+        found |= {f"workers_{name}": share for name, share in window.stages.items()}
+        logs |= found
+        history = getattr(state, "log_history", None)
+        if history:
+            history[-1] |= found

@@ -42,9 +42,15 @@ class Lead:
     iterators: list[Iterated]
     rows: Rows
 
+    backward: bool = False
+    """Whether a backward pass of the process is known."""
+
     @property
     def training(self) -> int:
-        """Batches under gradient."""
+        """Batches under gradient; 0 where others' batches are followed by backward passes, and this loader's never."""
+        counts = [c for i in self.iterators if len(c := i.rows.get("backwards", [])) > 1]
+        if self.backward and counts and all(c[-1] == c[0] for c in counts):
+            return 0
         return int(sum(sum(i.rows.get("training", [])) for i in self.iterators))
 
     @property
@@ -163,11 +169,12 @@ def _main_stacks(process: JobProcess) -> bytes:
 
 def _leads(process: JobProcess) -> list[Lead]:
     leads = []
+    backward = any(count for i in process.iterators.values() for count in i.rows.get("backwards", [])[-1:])
     for number, known in enumerate(process.loaders):
         iterators = sorted((i for i in process.iterators.values() if i.loader == number), key=lambda i: i.begin_s)
         rows = rows_of([i for i in iterators if i.rows or i.ends])
         if rows.call_s:
-            leads.append(Lead(known, iterators, rows))
+            leads.append(Lead(known, iterators, rows, backward))
     return leads
 
 

@@ -30,6 +30,8 @@ class Sums:
     steps: int = 0
     training: float = 0.0
     """Steps under gradient."""
+    trains: bool = False
+    """Whether a backward pass came between two of its batches."""
     wait_s: float = 0.0
     loop_s: float = 0.0
     """Waiting and steps; validation inside an epoch is in the step."""
@@ -48,6 +50,8 @@ class _Iterator:
     loader: int
     returned_s: float | None = None
     """When the batch came that the loop works on; None outside the loop."""
+    backwards: float | None = None
+    """Backward passes of the process, at the batch before."""
     init_s: float = 0.0
     """Of making the iterator, as far as it is counted."""
 
@@ -114,6 +118,9 @@ def _add_batches(sums: Sums, iterator: _Iterator, head: dict[str, Any], columns:
     """Add what one record says of an iterator's batches, ends of epochs and rewinds."""
     sums.add_wait(max(0.0, float(head.get("init_s", 0.0)) - iterator.init_s))
     iterator.init_s = max(iterator.init_s, float(head.get("init_s", 0.0)))
+    for count in columns.get("backwards", []):
+        sums.trains |= iterator.backwards is not None and count > iterator.backwards
+        iterator.backwards = count
     for begin, end in head.get("resets", []):
         sums.add_wait(float(end) - float(begin))
     ends = zip(head.get("end_calls", []), head.get("ends", []), strict=True)
@@ -187,11 +194,12 @@ def readings(processes: list[Followed], *, final: bool) -> list[Reading]:
     found = []
     names: Counter[tuple[int, str]] = Counter()
     for process in processes:
-        order = sorted(process.loaders.items(), key=lambda item: -item[1].training)
+        backward = any(sums.trains for sums in process.loaders.values())
+        order = sorted(process.loaders.items(), key=lambda item: (-item[1].trains, -item[1].training))
         for key, sums in order:
             if not sums.steps:
                 continue
-            role = "train" if sums.training > sums.steps / 2 else "validation"
+            role = "train" if (sums.trains if backward else sums.training > sums.steps / 2) else "validation"
             names[process.rank, role] += 1
             number = names[process.rank, role]
             name = role if number == 1 else f"{role}-{number}"

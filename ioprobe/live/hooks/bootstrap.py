@@ -55,6 +55,7 @@ def begin(settings: str) -> None:
         from ioprobe.live.hooks.meeting import time_backward
 
         time_backward(recorder().meetings)
+        recorder().backwards.watch()
 
     def hook_collectives() -> None:
         from ioprobe.live.hooks.meeting import time_collectives

@@ -54,7 +54,7 @@ class Phases:
 
         Args:
             loader: Identity of the loader.
-            training: Whether gradients are on; a loader without them leads only where no other comes first.
+            training: Whether the loop over it trains, as far as is known.
         """
         if self.observed is None or self.lead is not None or not training:
             return

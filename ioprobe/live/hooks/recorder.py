@@ -24,7 +24,7 @@ from ioprobe.instrument.ring import FIELDS
 from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler
 from ioprobe.live.hooks.device import DeviceIdle
 from ioprobe.live.hooks.journal import SUFFIX, Journal
-from ioprobe.live.hooks.meeting import Meetings
+from ioprobe.live.hooks.meeting import Backwards, Meetings
 from ioprobe.live.hooks.naming import iterated_name
 from ioprobe.live.hooks.phases import CACHED, DONE, DRAIN, DRAIN_S, MOST_STEPS, OBSERVE, TRACE, from_options
 
@@ -48,6 +48,7 @@ _COLUMNS = (
     "meeting_s",
     "number",
     "own_s",
+    "backwards",
 )
 
 
@@ -64,10 +65,14 @@ class LiveTrace(IteratorTrace):
         self.meeting_s: list[float] = []
         self.numbers: list[float] = []
         self.own_s: list[float] = []
+        self.backwards: list[float] = []
+        self.trains = False
+        """Whether a backward pass came between two of its batches."""
         self.sizes: list[tuple[int, int]] = []
         self.stacks_written = False
         self._recorder = recorder
         self._iterator: weakref.ref[Any] | None = None
+        self._backwards: int | None = None
         self._grad: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
 
     @property
@@ -91,7 +96,8 @@ class LiveTrace(IteratorTrace):
         if phases.lead == self.loader_id and phases.now != OBSERVE:
             return recorder.special(self, iterator, original)
         batch = self.observe(iterator, original, OBSERVE)
-        phases.count(self.loader_id, training=bool(self.training[-1]) if self.training else False)
+        trains = self.trains or (recorder.backwards.count == 0 and bool(self.training and self.training[-1]))
+        phases.count(self.loader_id, training=trains)
         if phases.keeps_batch and phases.lead == self.loader_id:
             recorder.resident = batch
         if self.return_s and self.return_s[-1] - recorder.flushed_s > _FLUSH_S:
@@ -128,6 +134,10 @@ class LiveTrace(IteratorTrace):
         self.meeting_s.append(recorder.meetings.total_s)
         self.numbers.append(float(recorder.rows))
         self.own_s.append(recorder.own_s)
+        backwards = recorder.backwards.count
+        self.trains = self.trains or (self._backwards is not None and backwards > self._backwards)
+        self.backwards.append(backwards)
+        self._backwards = backwards
         if recorder.rows <= 4 or recorder.rows % 64 == 0:
             self.sizes.append(size_of(batch))
 
@@ -162,6 +172,7 @@ class LiveTrace(IteratorTrace):
             self.meeting_s,
             self.numbers,
             self.own_s,
+            self.backwards,
         )
         taken: dict[str, list[float]] = {}
         lists: Any = columns
@@ -183,7 +194,7 @@ class LiveRecorder(Recorder):
         super().__init__(float(options.get("stacks_hz", DEFAULT_HZ)))
         self._options = options
         self.active = True
-        self.meetings = Meetings()
+        self.meetings, self.backwards = Meetings(), Backwards()
         self._begin()
 
     def _begin(self) -> None:
