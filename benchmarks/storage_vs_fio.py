@@ -150,6 +150,8 @@ def theirs(arguments: argparse.Namespace, cell: Cell) -> Figures:
         f"--runtime={round(arguments.seconds * 1000)}ms", "--ramp_time=300ms", "--invalidate=0", "--lat_percentiles=1",
         "--output-format=json",
     ]  # fmt: skip
+    if cell.engine == "io_uring":
+        command += ["--fixedbufs=1", "--registerfiles=1"]  # as ioprobe does
     if cell.warm:
         command.append("--size=1g")  # as much as ioprobe warms
     # fio 3.33 sometimes does not end after a short run; subprocess kills it then.

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ioprobe import run as runs
-from ioprobe.probe import storage_scratch
+from ioprobe.errors import StoreError
+from ioprobe.probe import storage_command, storage_scratch
 from ioprobe.report.storage import render_text
 from ioprobe.run import Caveat, Failure, StorageJob
 from ioprobe_cli.main import run
@@ -227,6 +228,56 @@ def test_progress_moves_while_it_measures(tmp_path: Path) -> None:
     )
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "installed", "clients"),
+    [
+        ("s3://b/x", [], True, ["fsspec", "obstore"]),
+        ("s3://b/x", [], False, ["fsspec"]),
+        ("http://h/x", [], True, ["fsspec"]),
+        ("s3://b/x", ["--client", "obstore"], True, ["obstore"]),
+    ],
+)
+def test_the_fastest_client_stands_beside_the_users_own_where_it_is_installed(
+    url: str,
+    arguments: list[str],
+    installed: bool,
+    clients: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+
+    def measured(url: str, *, client: str, into: list[StorageJob], **more: object) -> None:
+        asked.append(client)
+        into.append(
+            StorageJob(name="whole", url=url, pattern="objects", client=client, ops=10, bytes_read=100, window_s=1.0)
+        )
+
+    monkeypatch.setattr(storage_command, "measure_objects", measured)
+    monkeypatch.setattr(storage_command, "_installed", lambda name: installed)
+    code, out, _ = invoke(capsys, url, "--format", "json", *arguments)
+    assert (code, asked) == (0, clients)
+    assert [job["client"] for job in json.loads(out)["jobs"]] == clients
+
+
+def test_a_fast_client_that_finds_no_credentials_does_not_cost_the_users_own_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(url: str, *, client: str, into: list[StorageJob], **more: object) -> None:
+        if client == "obstore":
+            raise StoreError("cannot read 's3://b/x': access was denied", hint="check the credentials")
+        into.append(
+            StorageJob(name="whole", url=url, pattern="objects", client="s3fs 1", ops=10, bytes_read=100, window_s=1.0)
+        )
+
+    monkeypatch.setattr(storage_command, "measure_objects", measured)
+    monkeypatch.setattr(storage_command, "_installed", lambda name: True)
+    code, out, _ = invoke(capsys, "s3://b/x", "--format", "json")
+    assert code == 0
+    assert "obstore could not be set beside it: cannot read 's3://b/x': access was denied" in out
+    assert invoke(capsys, "s3://b/x", "--client", "both")[0] == 2
 
 
 def test_two_runs_at_once_on_one_dataset_both_measure_it(tmp_path: Path) -> None:

@@ -64,6 +64,16 @@ def test_a_pass_over_few_blocks_repeats_without_end_and_without_delay() -> None:
     assert set(own.take(100_000).tolist()) == {0, 4096, 8192}
 
 
+@pytest.mark.parametrize("blocks", [2, 100, 4096])
+def test_passes_follow_each_other_without_end(blocks: int) -> None:
+    own = Pass(blocks, 1, random=True, seed=1, stream=1, streams=2)
+    assert all(own.take(blocks // 2).size >= blocks // 2 for _ in range(20))
+
+
+def test_a_stream_without_a_block_of_its_own_ends() -> None:
+    assert Pass(1, 1, random=False, seed=1, stream=1, streams=2).take(10).size == 0
+
+
 def test_sequential_blocks_follow_each_other() -> None:
     own = Pass(100, 10, random=False, seed=7, contiguous=True)
     steps = np.diff(own.take(80)) % 1000
@@ -423,7 +433,7 @@ def test_storage_that_does_not_answer_ends_the_measurement_in_bounded_time(
 
 
 @pytest.mark.parametrize(("one", "together", "single"), [(100, 80, True), (100, 102, True), (100, 110, False)])
-def test_requests_are_submitted_the_way_that_the_device_answers_faster(one: int, together: int, single: bool) -> None:
+def test_cached_requests_are_submitted_the_way_that_gives_more(one: int, together: int, single: bool) -> None:
     task = common.Task.of(job(4), command(Path(__file__), at_ns=0, ramp_ns=100, end_ns=1000))
     way = common.Submission(task, 0)
     ops, now = 0, 0
@@ -435,7 +445,14 @@ def test_requests_are_submitted_the_way_that_the_device_answers_faster(one: int,
     assert way.tried(now + 10, ops) is single
 
 
-def test_without_a_ramp_requests_go_together() -> None:
-    task = common.Task.of(job(4), command(Path(__file__), at_ns=5, ramp_ns=0))
+@pytest.mark.parametrize(("direct", "depth", "single"), [(True, 4, True), (True, 1, False), (False, 4, False)])
+def test_without_a_ramp_only_direct_requests_go_one_by_one(direct: bool, depth: int, single: bool) -> None:
+    task = common.Task.of(job(depth), command(Path(__file__), at_ns=5, ramp_ns=0, direct=direct))
     way = common.Submission(task, 5)
-    assert way.tried(10, 3) is False
+    assert way.tried(10, 3) is single
+
+
+def test_direct_requests_are_never_merged_by_going_together() -> None:
+    task = common.Task.of(job(4), command(Path(__file__), at_ns=0, ramp_ns=100, direct=True))
+    way = common.Submission(task, 0)
+    assert all(way.tried(now, 50 * now) for now in range(10, 200, 10))

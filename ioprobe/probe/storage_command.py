@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import math
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from ioprobe.probe.storage_scratch import scratch_file
 from ioprobe.run import Caveat, DatasetFacts, Run, StorageJob, Workload, dumps, write_atomic
 from ioprobe.units import format_bytes, parse_block_size, parse_bytes, parse_seconds
 
+_OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StorageRequest:
@@ -44,8 +47,8 @@ class StorageRequest:
     samples_per_shard: float | None
     describe: bool
     output: Path | None
-    client: str = "fsspec"
-    """For object stores: ``fsspec``, ``obstore`` or ``both``."""
+    client: str = "auto"
+    """For object stores: ``fsspec``, ``obstore``, ``both``, or ``auto``: both where obstore is there and fits."""
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     """For the client; never shown."""
 
@@ -175,22 +178,45 @@ def _dataset(request: StorageRequest, progress: Progress | None) -> StorageOutco
 def _objects(
     request: StorageRequest, cores: int, progress: Progress | None, into: list[StorageJob]
 ) -> list[StorageJob]:
-    clients = ["fsspec", "obstore"] if request.client == "both" else [request.client]
-    found = [
-        measure_objects(
-            request.url,
-            seconds=request.seconds / len(clients),
-            concurrency=request.processes or cores,
-            samples_per_shard=request.samples_per_shard,
-            progress=progress,
-            storage_options=request.storage_options,
-            client=client,
-            ladder=True,
-            into=into if len(clients) == 1 else None,
-        )
-        for client in clients
-    ]
+    clients = _clients(request)
+    found: list[list[StorageJob]] = []
+    for client in clients:
+        jobs: list[StorageJob] = []
+        try:
+            measure_objects(
+                request.url,
+                seconds=request.seconds / len(clients),
+                concurrency=request.processes or cores,
+                samples_per_shard=request.samples_per_shard,
+                progress=progress,
+                storage_options=request.storage_options,
+                client=client,
+                ladder=True,
+                into=jobs,
+            )
+        except IoprobeError as error:
+            if request.client != "auto" or not found:
+                raise
+            text = f"{client} could not be set beside it: {error.message}"
+            found[0][0].caveats = [*found[0][0].caveats, Caveat("clients", text, "choose one with --client")]
+        else:
+            found.append(jobs)
+        finally:
+            into += jobs  # an interruption keeps them
     return found[0] if len(found) == 1 else side_by_side(found)
+
+
+def _clients(request: StorageRequest) -> list[str]:
+    """Return the clients to measure: the user's own, and the fastest beside it where it is installed and fits."""
+    if request.client not in ("auto", "both"):
+        return [request.client]
+    scheme = request.url.partition("://")[0]
+    fits = scheme in _OBSTORE_SCHEMES and _installed("obstore")
+    return ["fsspec", "obstore"] if request.client == "both" or fits else ["fsspec"]
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def _facts(url: str) -> DatasetFacts | None:

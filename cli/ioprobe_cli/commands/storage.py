@@ -43,10 +43,11 @@ from ioprobe_cli.output import format_option, quiet_option
 )
 @click.option(
     "--client",
-    type=click.Choice(["fsspec", "obstore", "both"]),
-    default="fsspec",
+    type=click.Choice(["auto", "fsspec", "obstore", "both"]),
+    default="auto",
     show_default=True,
-    help="For object stores: the client that fsspec has for the scheme (s3fs, ...), obstore, or one after the other.",
+    help="For object stores: the client that fsspec has for the scheme (s3fs, ...), obstore, or one after the other; "
+    "auto: both where obstore is installed, so that a slow client is told from a slow store.",
 )
 @click.option(
     "--storage-option", multiple=True, metavar="KEY=VALUE", help="For the client: endpoint_url=http://... Never shown."

@@ -130,25 +130,28 @@ class Tally:
 
 
 class Submission:
-    """Whether requests go to the kernel one by one or together: tried in turn during the ramp, then kept.
+    """Whether requests go to the kernel one by one or together.
 
-    One by one, as other tools do, a device starts on the first while the next is
-    prepared, which some answer with a fifth more; together costs a third less
-    CPU, which wins where the thread is short of it (reads out of the page cache).
+    Past the page cache it is one by one, as other tools do: the device starts on
+    the first while the next is prepared. Through the cache together may cost a
+    third less CPU, which is what those reads wait for; so both are tried in turn
+    during the ramp, and the better one is kept.
     """
 
     _BETTER = 1.03
     """Together must bring this much to be chosen."""
 
     def __init__(self, task: Task, now_ns: int) -> None:
-        self.single = task.depth > 1 and task.keep_ns > task.at_ns
+        self.fixed = task.direct or task.depth == 1 or task.keep_ns <= task.at_ns
+        """Nothing to try: direct neighbours sent together would be merged, and not be reads of that size any more."""
+        self.single = task.depth > 1 and (task.direct or not self.fixed)
         self._rates: dict[bool, list[float]] = {True: [], False: []}
         self._ops, self._since_ns = 0, now_ns
         self._keep_ns = task.keep_ns
 
     def tried(self, now_ns: int, ops: int) -> bool:
         """Note what the present way brought since the last call; return the way to go on."""
-        if not any(self._rates.values()) and self._since_ns >= self._keep_ns:
+        if self.fixed:
             return self.single
         self._rates[self.single].append((ops - self._ops) / max(1, now_ns - self._since_ns))
         self._ops, self._since_ns = ops, now_ns
@@ -157,7 +160,7 @@ class Submission:
         else:
             one, many = (float(np.median(self._rates[way] or [0.0])) for way in (True, False))
             self.single = many <= self._BETTER * one
-            self._rates = {True: [], False: []}
+            self.fixed = True
         return self.single
 
 
@@ -203,6 +206,18 @@ def answer(tallies: list[Tally], facts: dict[str, Any]) -> tuple[dict[str, Any],
         "latency_counts": array.array("q", bins[used].tolist()),
     }
     return {**facts, "max_ns": max(t.max_ns for t in tallies), "sum_ns": sum(t.sum_ns for t in tallies)}, columns
+
+
+def page_memory(nbytes: int) -> mmap.mmap:
+    """Return page-aligned memory, faulted in.
+
+    It is private, since the kernel does more for each page of shared memory. It is
+    not of huge pages, although those double the rate of large direct reads on a
+    virtual disk (fewer segments a request): neither other tools nor loaders have them.
+    """
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 1
+    return memory
 
 
 def words_of(values: NDArray[Any]) -> memoryview:

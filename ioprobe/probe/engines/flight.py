@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import mmap
 import time
 from typing import Any
 
@@ -19,6 +18,7 @@ from ioprobe.probe.engines.common import (
     Usage,
     answer,
     io_error,
+    page_memory,
     short_read,
     sleep_until,
     words_of,
@@ -46,10 +46,8 @@ class Flight:
     def __init__(self, task: Task, board: Board) -> None:
         self.task = task
         self.tally, self.usage = Tally(task, board, task.slot), Usage(task)
-        self._buffer = mmap.mmap(-1, task.step_bytes * task.depth)
-        pages = np.frombuffer(self._buffer, np.uint8)
-        pages[:: mmap.PAGESIZE] = 1  # fault them in
-        self.base = pages.ctypes.data
+        self._buffer = np.frombuffer(page_memory(task.step_bytes * task.depth), np.uint8)
+        self.base = self._buffer.ctypes.data
         self.slots = np.arange(task.depth, dtype=np.uint64)
         self.addresses = self.base + self.slots * task.step_bytes
         """Of each slot's buffer."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Offsets = NDArray[np.int64]
+_MOST_BARREN = 64
 
 
 class Pass:
@@ -42,6 +43,8 @@ class Pass:
         self.bits = max(2, (blocks - 1).bit_length())
         self.at = 0
         self.passes = 0
+        self._barren = 0
+        """Passes in a row that had nothing for this stream: with fewer blocks than streams it goes empty-handed."""
 
     def take(self, count: int) -> Offsets:
         """Return up to count offsets [bytes]; none when a single pass has ended."""
@@ -55,10 +58,11 @@ class Pass:
                 break
             part = self._next(max(256, count - have))
             if part is None:
-                if self.once or (self.passes > 2 and not have):
+                if self.once or self._barren > _MOST_BARREN:
                     break
-                self.at, self.passes = 0, self.passes + 1
+                self.at, self.passes, self._barren = 0, self.passes + 1, self._barren + 1
                 continue
+            self._barren = 0 if part.size else self._barren
             parts.append(part)
             have += part.size
         joined = np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import mmap
 import os
 import threading
 import time
@@ -15,7 +14,18 @@ from typing import Any
 import numpy as np
 
 from ioprobe.probe.engines.board import Board
-from ioprobe.probe.engines.common import RAW_LIMIT, Read, Tally, Task, Usage, answer, io_error, short_read, sleep_until
+from ioprobe.probe.engines.common import (
+    RAW_LIMIT,
+    Read,
+    Tally,
+    Task,
+    Usage,
+    answer,
+    io_error,
+    page_memory,
+    short_read,
+    sleep_until,
+)
 
 _FIRST_TAKE = 1 << 17
 _MORE = 1 << 13
@@ -90,7 +100,7 @@ class _Stream:
 
     def run(self) -> None:
         task, tally, stamps, clock = self.task, self.tally, self.stamps, time.perf_counter_ns
-        with memoryview(mmap.mmap(-1, task.step_bytes))[: task.block_bytes] as view:
+        with memoryview(page_memory(task.step_bytes))[: task.block_bytes] as view:
             kept = False
             limit = RAW_LIMIT // task.depth
             going, at, many = True, 0, 1

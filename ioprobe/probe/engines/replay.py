@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import array
-import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ioprobe.probe.engines.board import Board
+from ioprobe.probe.engines.common import page_memory
 from ioprobe.probe.pagecache import process_device_bytes
 
 MAX_ERRORS = 8
@@ -30,8 +30,7 @@ class Worker:
         self.slot: int = job["slot"]
         self.board = board
         self.read, self.open = read, opener
-        self.buffer = mmap.mmap(-1, max(self.chunk_bytes, mmap.PAGESIZE))
-        self.buffer[:: mmap.PAGESIZE] = b"\1" * len(range(0, len(self.buffer), mmap.PAGESIZE))  # fault the pages in
+        self.buffer = page_memory(self.chunk_bytes)
         self.view = memoryview(self.buffer)
         self.next_item = 0
 
