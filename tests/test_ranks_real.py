@@ -57,6 +57,8 @@ class Job(NamedTuple):
 
 def start(folder: Path, command: Sequence[str], environ: Mapping[str, str]) -> Started:
     keep = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    # As launchers do: thread pools that spin on each other's cores would hold up steps for tens of milliseconds.
+    keep["OMP_NUM_THREADS"] = "1"
     return subprocess.Popen(
         list(command),
         cwd=folder,

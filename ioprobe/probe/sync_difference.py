@@ -17,7 +17,7 @@ from ioprobe.run import SyncDifference
 
 _ROUNDS = (8, 6, 4, 3)
 """Pairs of blocks; fewer where steps are long, and never so few that they have no spread."""
-_LEAST_S = 2.0
+_LEAST_S = 1.2
 """Spent on it even where the step's own budget is smaller [s]: one disturbed block must not decide."""
 _MOST_STEPS = 50
 _LONGEST_S = 20.0
@@ -35,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
 def plan_rounds(seconds: float, step_s: float) -> Plan | None:
     """Return how often to run a step within a budget; None where it is too long.
 
-    >>> plan_rounds(3.0, 0.02), plan_rounds(0.4, 0.1), plan_rounds(3.0, 60.0)
+    >>> plan_rounds(3.0, 0.02), plan_rounds(0.4, 0.07), plan_rounds(3.0, 60.0)
     (Plan(rounds=8, steps=9), Plan(rounds=8, steps=1), None)
     """
     for rounds in _ROUNDS:
