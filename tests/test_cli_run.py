@@ -50,6 +50,18 @@ def test_quiet_puts_the_report_into_the_folder_only(here: Path, capfd: pytest.Ca
     assert json.loads((here / "out/report.json").read_text())["kind"] == "run"
 
 
+def test_a_job_that_prints_nothing_leaves_stdout_to_the_report(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--format", "json", "-o", "out", "--", "true"]) == 0
+    assert json.loads(capfd.readouterr().out)["kind"] == "run"
+
+
+def test_the_figures_go_to_a_file_while_the_job_runs_and_its_totals_stay(here: Path) -> None:
+    (here / "job.py").write_text(JOB)
+    assert run(["run", "-q", "-o", "out", "--metrics-file", "job.prom", "--", sys.executable, "job.py"]) == 0
+    assert 'ioprobe_steps_total{loader="train",rank="0"} 50\n' in (here / "job.prom").read_text()
+    assert load("out").caveats == []
+
+
 def test_the_exit_code_is_the_jobs_own_and_128_more_for_a_signal(here: Path) -> None:
     assert run(["run", "-q", "--", "sh", "-c", "exit 7"]) == 7
     assert run(["run", "-q", "--", "sh", "-c", "kill -KILL $$"]) == 137
@@ -74,6 +86,7 @@ def test_phases_that_disturb_say_so(here: Path, capfd: pytest.CaptureFixture[str
         (["--steps", "0", "--", "true"], "--steps"),
         (["--"], "Missing argument"),
         (["--", "no-such-program"], "cannot start 'no-such-program'"),
+        (["--metrics-file", "none/job.prom", "--", "touch", "started"], "cannot write 'none/job.prom'"),
     ],
 )
 def test_what_cannot_be_done_leaves_no_folder(
@@ -84,3 +97,4 @@ def test_what_cannot_be_done_leaves_no_folder(
     assert said in streams.err
     assert streams.out == ""
     assert not list(here.glob("ioprobe-runs/*"))
+    assert not (here / "started").exists()

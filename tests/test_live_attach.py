@@ -284,6 +284,22 @@ def test_a_killed_ioprobe_leaves_the_job_running_and_no_py_spy(job: subprocess.P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_job_ends_as_it_would_after_ioprobe_was_killed_beside_it() -> None:
+    script = subprocess.Popen([sys.executable, str(SCRIPT), "4", "0", "1"], stdout=subprocess.PIPE, text=True)
+    assert script.stdout is not None
+    assert script.stdout.readline() == "ready\n"
+    command = [sys.executable, "-m", "ioprobe_cli", "attach", str(script.pid), "--duration", "60", "-q"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not py_spies(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.kill()
+    child.wait(10)
+    assert script.stdout.read().startswith("stall ")
+    script.stdout.close()
+    assert script.wait(30) == 0
+
+
 def test_the_command_prints_the_report_of_a_live_job(
     job: subprocess.Popen[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -299,18 +299,17 @@ def test_a_job_without_python_says_that_nothing_was_seen() -> None:
     assert report_from_run(ended.run).diagnosis.verdict is Verdict.UNDECIDED
 
 
-def test_the_late_rank_is_named_and_its_cost_given(script: Callable[[str], str], tmp_path: Path) -> None:
+def test_the_late_rank_is_named_and_its_cost_given(script: Callable[[str], str]) -> None:
     path = script(
         """
-        import sys, time, torch, torch.distributed as dist
+        import time, torch, torch.distributed as dist
         from torch.utils.data import DataLoader, Dataset
-        rank = int(sys.argv[1])
-        dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+        dist.init_process_group("gloo")
         torch.set_num_threads(1)
         class Slow(Dataset):
             def __len__(self): return 160
             def __getitem__(self, i):
-                time.sleep(0.005 if rank == 1 else 0)
+                time.sleep(0.005 if dist.get_rank() == 1 else 0)
                 return torch.ones(4)
         w = torch.zeros(4, requires_grad=True)
         for x in DataLoader(Slow(), batch_size=4):
@@ -319,8 +318,9 @@ def test_the_late_rank_is_named_and_its_cost_given(script: Callable[[str], str],
         dist.destroy_process_group()
         """
     )
-    command = f"{sys.executable} {path} 0 {tmp_path}/meet & {sys.executable} {path} 1 {tmp_path}/meet; wait"
-    ended = launch(Launch(("sh", "-c", command)))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended = launch(Launch((*torchrun, path)))
+    assert ended.exit_code == 0
     report = report_from_run(ended.run)
     assert [r.rank for r in report.ranks] == [0, 1]
     assert [r.late for r in report.ranks] == [False, True]
@@ -344,10 +344,11 @@ for k, x in enumerate(batches()):
 """
 
 
-def _driver(path: str, mark: Path, out: Path) -> subprocess.Popen[bytes]:
+def _driver(command: tuple[str, ...], mark: Path, out: Path) -> subprocess.Popen[bytes]:
+    """Return an ioprobe whose job has made the mark."""
     code = (
         "import sys\nfrom ioprobe.live.launch import Launch, launch\nfrom ioprobe.run import dumps\n"
-        f"ended = launch(Launch(({sys.executable!r}, {path!r}, {str(mark)!r})))\n"
+        f"ended = launch(Launch({command!r}))\n"
         f"open({str(out)!r}, 'wb').write(dumps(ended.run))\nsys.exit(ended.exit_code)"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -361,28 +362,34 @@ def _driver(path: str, mark: Path, out: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 5), (signal.SIGINT, 6), (signal.SIGTERM, 143)])
 def test_signals_reach_the_job(script: Callable[[str], str], tmp_path: Path, number: signal.Signals, code: int) -> None:
-    process = _driver(script(WAITS), tmp_path / "mark", tmp_path / "run.json")
+    mark = tmp_path / "mark"
+    process = _driver((sys.executable, script(WAITS), str(mark)), mark, tmp_path / "run.json")
     process.send_signal(number)
     assert process.wait(30) == code
     assert json.loads((tmp_path / "run.json").read_bytes())["loaders"]
 
 
-def test_the_job_outlives_ioprobe_and_tidies_up(
+def _child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def test_the_job_outlives_ioprobe_with_its_own_exit_code_and_tidies_up(
     script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    mark = tmp_path / "mark"
-    process = _driver(script(WAITS), mark, tmp_path / "run.json")
-    job = next(int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    mark, code = tmp_path / "mark", tmp_path / "code"
+    shell = f"{sys.executable} {script(WAITS)} {mark}; echo $? > {code}.part; mv {code}.part {code}"
+    process = _driver(("sh", "-c", shell), mark, tmp_path / "run.json")
+    job = _child(_child(process.pid))
     assert list(tmp_path.glob("ioprobe-run-*"))
     process.kill()
     process.wait(10)
-    os.kill(job, 0)  # it lives
-    os.kill(job, signal.SIGUSR1)  # which it answers by its own handler
+    os.kill(job, signal.SIGUSR1)  # it lives, and answers by its own handler
     end = time.monotonic() + 30
-    while list(tmp_path.glob("ioprobe-run-*")):
+    while list(tmp_path.glob("ioprobe-run-*")) or not code.exists():
         assert time.monotonic() < end
         time.sleep(0.02)
+    assert code.read_text() == "5\n"
 
 
 def test_folders_of_dead_jobs_are_swept_and_those_in_use_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

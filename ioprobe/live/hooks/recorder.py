@@ -31,7 +31,8 @@ from ioprobe.live.hooks.phases import CACHED, DONE, DRAIN, DRAIN_S, MOST_STEPS, 
 # linecache imports it late; an import in the sampler's thread could hold a lock while the job forks.
 _ = tokenize
 
-_FLUSH_S = 1.0
+_FIRST_FLUSH_S, _FLUSH_S = 0.05, 1.0
+"""Between the first writings, and the later ones: a job that dies at once has left something."""
 _STACKS_AFTER_S = 5.0
 _BESIDE_WORKERS_HZ = 4.0
 """Stack samples of a main process whose workers fetch: its waits are timed, and samples only name what else it does."""
@@ -100,7 +101,7 @@ class LiveTrace(IteratorTrace):
         phases.count(self.loader_id, training=trains)
         if phases.keeps_batch and phases.lead == self.loader_id:
             recorder.resident = batch
-        if self.return_s and self.return_s[-1] - recorder.flushed_s > _FLUSH_S:
+        if self.return_s and self.return_s[-1] - recorder.flushed_s > recorder.pause_s:
             recorder.flush()
             recorder.own_s += now() - recorder.flushed_s
         return batch
@@ -206,6 +207,8 @@ class LiveRecorder(Recorder):
         self.own_s = 0.0
         """Spent writing, so that it can be taken off the steps in which it fell [s]."""
         self.flushed_s = now()
+        self.pause_s = _FIRST_FLUSH_S
+        """Time between two writings [s]."""
         self._journal: Journal | None = None
         self._sampler: StackSampler | None = None
         self._made = 0
@@ -337,6 +340,7 @@ class LiveRecorder(Recorder):
     def flush(self, *, final: bool = False) -> None:
         """Write the rows since the last time."""
         self.flushed_s = now()
+        self.pause_s = min(_FLUSH_S, 2 * self.pause_s)
         for trace in self.traces:
             assert isinstance(trace, LiveTrace)
             self._write_rows(trace)
