@@ -1,11 +1,11 @@
 """Block reads beside fio: pairs in turn, fresh seeds, ratios of each pair; prints a Markdown table.
 
     python benchmarks/storage_vs_fio.py FILE [--state STATE.json --limit 120] [--pairs 5] [--seconds 1]
-        [--patterns random,sequential] [--blocks 4k,16k,128k,1M] [--depths 1,4,16,64] [--engine auto] [--warm]
+        [--patterns random,sequential] [--blocks 4k,16k,128k,1M] [--depths 1,4,16,64] [--engine auto] [--warm] [--fixed]
 
 FILE should be several GB of real data on the disk to measure; it is only read. With --state, every pair is kept
 there and a later call goes on with those that are missing; --limit ends a call after that many seconds, so that
-the whole matrix can be measured in slices. fio must be on PATH.
+the whole matrix can be measured in slices. fio must be on PATH; it runs with its defaults.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ def main() -> None:
     parser.add_argument("--blocks", default="4k,16k,128k,1M")
     parser.add_argument("--depths", default="1,4,16,64")
     parser.add_argument("--engine", default="auto")
+    parser.add_argument(
+        "--fixed", action="store_true", help="let fio's io_uring register buffers and file, as ours does"
+    )
     parser.add_argument("--warm", action="store_true", help="through the page cache, warm, instead of O_DIRECT")
     arguments = parser.parse_args()
     cells = [
@@ -150,8 +153,8 @@ def theirs(arguments: argparse.Namespace, cell: Cell) -> Figures:
         f"--runtime={round(arguments.seconds * 1000)}ms", "--ramp_time=300ms", "--invalidate=0", "--lat_percentiles=1",
         "--output-format=json",
     ]  # fmt: skip
-    if cell.engine == "io_uring":
-        command += ["--fixedbufs=1", "--registerfiles=1"]  # as ioprobe does
+    if cell.engine == "io_uring" and arguments.fixed:
+        command += ["--fixedbufs=1", "--registerfiles=1"]
     if cell.warm:
         command.append("--size=1g")  # as much as ioprobe warms
     # fio 3.33 sometimes does not end after a short run; subprocess kills it then.
