@@ -284,3 +284,13 @@ def test_what_a_deep_queue_hid_is_left_out_until_it_has_drained() -> None:
     share = diagnose(run).diagnosis.stall_share.measured
     assert share is not None
     assert share.value == pytest.approx(0.5, abs=0.02)
+
+
+def test_reading_that_is_all_cpu_is_decoding_inside_the_reader() -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.1, cpu_s=0.099, nbytes=2_000_000, read_bytes=2_000_000)
+    run = make_run(
+        loop_wait_s=0.03, step_s=0.02, loader_cycle_s=0.05, worker=rows, stages=[stacks(read=95, transform=5)]
+    )
+    found = diagnose(run).diagnosis
+    assert found.limiting_stage is Limit.DECODE
+    assert "inside the reader takes 5.94 ms a sample" in found.evidence

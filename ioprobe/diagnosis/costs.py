@@ -68,6 +68,11 @@ class WorkerCosts:
         """In line for a core over busy time."""
         return min(1.0, self.runq_s / max(1e-9, self.busy_s))
 
+    @property
+    def reads_on_cpu(self) -> bool:
+        """Whether reading dominates and is CPU: the reader inflates and parses, and no device is waited for."""
+        return self.dominant() is Stage.READ and self.cpu_share > 0.5 and self.blocked_share < 0.15
+
     def dominant(self) -> Stage:
         """The stage that takes most of the running time."""
         parts = {**self.fetch_s, Stage.COLLATE: self.collate_s - self.collate_runq_s}

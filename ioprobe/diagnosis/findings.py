@@ -368,6 +368,8 @@ def fetch_limit(e: Evidence) -> Limit:
     blocked = costs.blocked_s
     if stage is Stage.LOCK:
         return Limit.LOCK_CONTENTION
+    if costs.reads_on_cpu:
+        return Limit.DECODE
     if stage is Stage.READ or blocked > 0.6 * costs.running_s:
         return storage_limit(e)
     return Limit.DECODE if stage is Stage.DECODE else Limit.TRANSFORM

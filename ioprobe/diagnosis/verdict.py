@@ -191,12 +191,15 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
             )
         flight = "1 worker keeps 1 request" if e.workers == 1 else f"{workers} keep {e.workers} requests"
         return f"{text}; {flight} in flight"
-    stage = {Limit.DECODE: Stage.DECODE, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
+    inside = limit is Limit.DECODE and costs.reads_on_cpu
+    decode = Stage.READ if inside else Stage.DECODE
+    stage = {Limit.DECODE: decode, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
+    what = "inflating and parsing inside the reader" if inside else limit.value
     seconds = costs.collate_s if stage is Stage.COLLATE else costs.fetch_s.get(stage or Stage.DECODE, 0.0)
     frame = costs.hottest.get(stage) if stage else None
     place = place_of(frame)
     return (
-        f"{limit.value} takes {format_seconds(seconds / per)} a sample{place}, {format_share(costs.cpu_share)} of the "
+        f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(costs.cpu_share)} of the "
         f"worker's time is CPU, and {workers} {'has' if e.workers == 1 else 'share'} {e.cores:g} cores"
     )
 
