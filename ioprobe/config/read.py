@@ -142,9 +142,10 @@ def parse_config(text: str, name: str = FILE_NAME) -> Config:
     if Path(name).name == "pyproject.toml":
         prefix = ("tool", "ioprobe")
         tool = tree.get("tool")
-        tree = tool.get("ioprobe") if isinstance(tool, dict) else None
-        if tree is None:
+        own: dict[str, Any] | None = tool.get("ioprobe") if isinstance(tool, dict) else None
+        if own is None:
             raise ConfigError(f"'{name}' has no table [tool.ioprobe]", hint=f"add it, or pass an {FILE_NAME}")
+        tree = own
     places = scan(text)
     problems: list[Problem] = []
     clean = tidy(tree, ConfigFile, (), problems)

@@ -82,11 +82,11 @@ def contrast(base: Metric, new: Metric, drift: float) -> Contrast:
     else:
         mean, spread, error, dof = _of_two(x, y, rounds, drift)
         low, high = _unpaired_interval(x, y, rounds, drift)
-    change = [value if points else math.expm1(value) for value in (mean, min(low, mean), max(high, mean))]
+    value, least, most = (x if points else math.expm1(x) for x in (mean, min(low, mean), max(high, mean)))
     return Contrast(
         base=base,
         new=new,
-        change=Estimate(*change, count),
+        change=Estimate(value, least, most, count),
         p_value=_two_sided(mean, error, dof),
         effect=mean / spread if spread > 0 else None,
         paired=bool(pairs),

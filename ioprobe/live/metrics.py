@@ -103,7 +103,7 @@ class Followed:
         elif kind == "worker":
             names = list(record.columns)
             rows = (dict(zip(names, row, strict=True)) for row in zip(*record.columns.values(), strict=True))
-            sums.workers_s.update(worker_seconds(rows))  # type: ignore[arg-type]  # a Counter of seconds
+            sums.workers_s.update(worker_seconds(rows))
         elif kind == "worker-stacks":
             self._add_stacks(iterator.loader, int(head["trace"]), int(head["worker"]), str(head["rows"]))
 

@@ -112,7 +112,7 @@ def parse_raw(text: str, name: str = "recording") -> list[Stack]:
                     hint=_EXPECTED,
                 )
             continue
-        heads = []
+        heads: list[str] = []
         while len(heads) < _MOST_HEADS and (begins := _HEAD_BEGINS.match(body)) is not None:
             ends = _HEAD_ENDS.search(f"{body} 1", begins.end())
             if ends is None:
