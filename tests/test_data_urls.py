@@ -8,9 +8,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ioprobe.data.shards import Shard, redact_url
+from ioprobe.data.shards import Shard
 from ioprobe.data.urls import expand_braces, filesystem_of, list_shards, suffix_of
 from ioprobe.errors import DataError, TargetError, UsageError
+from ioprobe.secrets import redact_url
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from ioprobe.data.describe import describe
 from ioprobe.data.formats import parquet, webdataset
 from ioprobe.data.loaders import make_loader
-from ioprobe.data.shards import Shard, redact_url
+from ioprobe.data.shards import Shard
 from ioprobe.data.urls import expand_braces, list_shards
 from ioprobe.errors import DataError, UsageError
+from ioprobe.secrets import redact_url
 
 
 def _tar(members: list[tuple[str, bytes]]) -> bytes:

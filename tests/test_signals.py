@@ -107,8 +107,7 @@ def test_an_ending_of_synth_leaves_whole_shards_only(
     words = ["synth", "ds", "--samples", "400", "--image-size", "32", "--shard-size", "10", "--workers", workers]
     assert run(words) == 130
     names = {p.name for p in (place / "ds").iterdir()}
-    assert {"shard-000000.tar", "shard-000001.tar"} <= names
-    assert len(names) < 42
+    assert 2 <= len([name for name in names if name.startswith("shard-")]) < 40
 
 
 @pytest.mark.parametrize("number", [TERM, HUP])

@@ -159,13 +159,13 @@ def _internal(error: Exception) -> int:
 
 
 def _complain(message: str, hint: str) -> None:
-    if ":/" in message:
-        # What was given as a path may be a URL after all, and pathlib makes one slash of two.
-        import re
+    import os
+    import re
 
-        from ioprobe.data.shards import redact_url
+    from ioprobe.secrets import hide, redact_url
 
-        message = re.sub(r"(\w+):/+([^\s']*[@?][^\s']*)", lambda m: redact_url(f"{m[1]}://{m[2]}"), message)
-    click.echo(f"Error: {one_line(message)}", err=True)
+    # What was given as a path may be a URL after all, and pathlib makes one slash of two.
+    message = re.sub(r"(\w+):/+([^\s']*[@?][^\s']*)", lambda m: redact_url(f"{m[1]}://{m[2]}"), message)
+    click.echo(f"Error: {one_line(hide(message, os.environ))}", err=True)
     if hint:
         click.echo(f"Hint: {one_line(hint)}", err=True)

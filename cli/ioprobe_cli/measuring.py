@@ -56,9 +56,6 @@ def save(run: Run, folder: Path) -> tuple[Path, Path]:
 
     path, page = folder / "run.json", folder / "report.html"
     write_atomic(path, dumps(run))
-    log = folder / "target.log"
-    if log.exists() and not log.stat().st_size:
-        log.unlink()
     return path, page
 
 

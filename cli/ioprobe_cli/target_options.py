@@ -120,9 +120,9 @@ def with_options(command: Command, options: tuple[Any, ...]) -> Command:
 
 def command_line() -> str:
     """Return the command line as typed, credentials removed."""
-    from ioprobe.data.shards import redact_url
+    from ioprobe.secrets import redact_words
 
-    return "ioprobe " + " ".join(shlex.quote(redact_url(a)) for a in sys.argv[1:])
+    return shlex.join(["ioprobe", *redact_words(sys.argv[1:])])
 
 
 def loader_keywords(

@@ -8,7 +8,6 @@ from typing import Any
 from ioprobe import __version__
 from ioprobe.analysis.declared import declare_flops
 from ioprobe.analysis.request import Request
-from ioprobe.data.shards import redact_url
 from ioprobe.diagnosis.diagnose import Finished, diagnose
 from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.types import Advice, Verdict
@@ -18,6 +17,7 @@ from ioprobe.probe.host import measure_host
 from ioprobe.probe.supervise import Supervisor
 from ioprobe.probe.target import is_factory
 from ioprobe.run import Caveat, Failure, LoaderRun, Run, StepRun, StorageJob, Workload, now_utc
+from ioprobe.secrets import redact_url
 from ioprobe.units import format_bytes
 
 Progress = Callable[[str, float, float], None]

@@ -80,7 +80,7 @@ def describe_quickly(url: str) -> DatasetFacts:
 
 
 def _shown(url: str) -> str:
-    from ioprobe.data.shards import redact_url
+    from ioprobe.secrets import redact_url
 
     return redact_url(url)
 

@@ -93,7 +93,7 @@ def shown(target: str) -> str:
     """Return a target without credentials."""
     if "://" not in target:
         return target
-    from ioprobe.data.shards import redact_url
+    from ioprobe.secrets import redact_url
 
     return redact_url(target)
 

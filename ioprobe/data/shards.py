@@ -15,33 +15,13 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ioprobe.errors import DataError, IoprobeError, StoreError, TargetError
+from ioprobe.secrets import redact_url, scrub
 
 Sample = dict[str, Any]
 """One training example as it is stored: field name -> bytes, number, text or array; ``__key__`` names it."""
 
 COMPRESSED = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 """Suffix of a file compressed as a whole -> codec."""
-
-# A secret may hold slashes (AWS secrets do), so with 'user:' everything up to the next '@' goes.
-_USER = re.compile(r"://(?:[^/@:]*:[^@]*@|[^/@]*@)")
-# In a glob '?' stands for one character; a query has '=' in it.
-_QUERY = re.compile(r"[?#][^?#]*=.*$")
-
-
-def redact_url(url: str) -> str:
-    """Return the URL without user, password, query and fragment, for messages and reports.
-
-    >>> redact_url("s3://KEY:SECRET@bucket/x.tar?X-Amz-Signature=abc")
-    's3://bucket/x.tar'
-    >>> redact_url("simplecache::s3://KEY:SE/CRET@bucket/x-?.tar")
-    'simplecache::s3://bucket/x-?.tar'
-    >>> redact_url("data/train-{000..127}.tar")
-    'data/train-{000..127}.tar'
-    """
-    if "://" not in url or url.startswith("file://"):
-        return url
-    # '::' joins fsspec's chained URLs; each may have credentials.
-    return "::".join(_QUERY.sub("", _USER.sub("://", part)) for part in url.split("::"))
 
 
 def local_path(url: str) -> str | None:
@@ -205,15 +185,6 @@ def _store_error(name: str, error: BaseException) -> StoreError:
         f"cannot read '{name}': {scrub(first_line(error))}",
         hint="check that the store answers and that your credentials are right, and try again",
     )
-
-
-def scrub(text: str) -> str:
-    """Return a client's message without the queries and users of URLs in it, which may be signatures and secrets.
-
-    >>> scrub("403, url='https://k:s@host/x.tar?X-Amz-Signature=abc'")
-    "403, url='https://host/x.tar'"
-    """
-    return re.sub(r"\?[^\s'\"<>]*=[^\s'\"<>]*", "", _USER.sub("://", text))
 
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}

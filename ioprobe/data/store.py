@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from ioprobe.data.shards import first_line, local_path, readable, redact_url, scrub, zstandard
+from ioprobe.data.shards import first_line, local_path, readable, zstandard
 from ioprobe.errors import IoprobeError, OutputError
+from ioprobe.secrets import redact_url, scrub
 
 TEMPORARY = ".tmp-"
 _GATHER_BYTES = 4 << 20

@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ioprobe.data.formats import FORMATS
-from ioprobe.data.shards import COMPRESSED, Shard, local_path, readable, redact_url
+from ioprobe.data.shards import COMPRESSED, Shard, local_path, readable
 from ioprobe.errors import DataError, TargetError, UsageError
+from ioprobe.secrets import redact_url
 
 MAX_SHARDS = 5_000_000
 """Bound of one brace expression; a typo like {0..1e12} must not fill memory."""

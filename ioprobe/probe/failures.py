@@ -62,7 +62,10 @@ def _kind(error: BaseException, text: str) -> tuple[str, str]:
     if DESCRIPTORS.search(whole):
         return "descriptors", "copy what the loop keeps of a batch, raise 'ulimit -n', or share by file_system"
     if SHARED_MEMORY.search(whole) or _is_semaphore(error):
-        return "shared-memory", "enlarge /dev/shm (--shm-size, --ipc=host), or use fewer workers or a smaller prefetch"
+        hint = "enlarge /dev/shm (--shm-size, --ipc=host), or use fewer workers or a smaller prefetch"
+        if "bus error" in whole.lower():
+            hint += "; a file that was cut while it was mapped ends a worker alike"
+        return "shared-memory", hint
     if _DIED.search(whole):
         if "Killed" in whole or "signal: 9" in whole.lower():
             return "killed", "a worker was killed, usually for memory: use fewer workers, or see 'dmesg'"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ioprobe import __version__
 from ioprobe.data.describe import describe
-from ioprobe.data.shards import local_path, redact_url
+from ioprobe.data.shards import local_path
 from ioprobe.errors import IoprobeError, UsageError
 from ioprobe.probe.host import measure_host, usable_cores
 from ioprobe.probe.storage import Progress, measure_dataset
@@ -23,6 +23,7 @@ from ioprobe.probe.storage_objects_words import side_by_side
 from ioprobe.probe.storage_plan import list_files
 from ioprobe.probe.storage_scratch import scratch_file
 from ioprobe.run import Caveat, DatasetFacts, Run, StorageJob, Workload, dumps, write_atomic
+from ioprobe.secrets import redact_url
 from ioprobe.units import format_bytes, parse_block_size, parse_bytes, parse_seconds
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ioprobe.data.shards import redact_url
 from ioprobe.data.urls import expand_braces
 from ioprobe.errors import IoprobeError, MeasureError, StoreError, TargetError, UsageError
 from ioprobe.probe.storage_crew import ChildError, Crew, Reply
@@ -27,6 +26,7 @@ from ioprobe.probe.storage_objects_words import (
 )
 from ioprobe.probe.storage_series import latency_summary, slice_series
 from ioprobe.run import Caveat, DatasetFacts, Failure, StorageJob
+from ioprobe.secrets import redact_url
 from ioprobe.units import format_bytes, format_count, format_seconds
 
 _LIST_LIMIT_S = 8.0

@@ -24,6 +24,7 @@ from ioprobe.probe import protocol
 from ioprobe.probe.segments import remove_segments
 from ioprobe.probe.undisturbed import undisturbed
 from ioprobe.run import Failure, LoaderFacts, LoaderRun, StepRun
+from ioprobe.secrets import hide, hide_in_file
 
 T = TypeVar("T")
 Progress = Callable[[str, float, float], None]
@@ -89,7 +90,8 @@ class Supervisor:
         sink: Any = subprocess.DEVNULL
         try:
             if self._log is not None:
-                sink = open(self._log, "ab")  # noqa: SIM115 - the child keeps it, we close ours below
+                # The child keeps it, we close ours below. It is the user's own: what code prints may be secret.
+                sink = open(self._log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
             with undisturbed():  # a child that nobody remembers would not be ended
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write), self._sockets],
@@ -143,6 +145,7 @@ class Supervisor:
         self._send(command)
         try:
             found: LoaderRun = self._expect("measured", self._hang_s, LoaderRun)
+            found.failure = self._cleaned(found.failure)
             return found
         except ChildGone as gone:
             from ioprobe.run import MainBatches
@@ -164,6 +167,7 @@ class Supervisor:
         self._send(command)
         try:
             found: StepRun = self._expect("step", self._hang_s + command.seconds, StepRun)
+            found.failure = self._cleaned(found.failure)
             return found
         except ChildGone as gone:
             return StepRun(durations_s=[], failure=gone.failure)
@@ -220,6 +224,21 @@ class Supervisor:
             process.wait(5.0)
         remove_segments(pids)
         shutil.rmtree(self._sockets, ignore_errors=True)
+        if self._log is not None:
+            hide_in_file(self._log, *self._named())
+            with contextlib.suppress(OSError):
+                if not self._log.stat().st_size:
+                    self._log.unlink()
+
+    def _named(self) -> tuple[dict[str, Any], ...]:
+        """What holds credentials that the user's code may print: its variables, and the options of its factory."""
+        return {**os.environ, **self._env}, self._load.loader_options if self._load else {}
+
+    def _hidden(self, text: str) -> str:
+        return hide(text, *self._named())
+
+    def _cleaned(self, failure: Failure | None) -> Failure | None:
+        return failure and msgspec.structs.replace(failure, message=self._hidden(failure.message))
 
     def _revive(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -243,7 +262,7 @@ class Supervisor:
                     self._progress(event.text, event.done_s, event.of_s)
             elif event.kind == "error":
                 error = TargetError if self._phase == "factory" else MeasureError
-                raise error(event.text, hint=event.hint)
+                raise error(self._hidden(event.text), hint=event.hint)
             elif event.kind == kind:
                 return None if type_ is None else msgspec.json.decode(event.data, type=type_)
         raise self._gone()
@@ -292,7 +311,8 @@ class Supervisor:
                 "see the loader's output",
                 f"the process that runs your loader ended ({code})",
             )
-        return ChildGone(Failure(phase=self._phase, kind=kind, message=text + (f": {tail}" if tail else ""), hint=hint))
+        message = self._hidden(text + (f": {tail}" if tail else ""))
+        return ChildGone(Failure(phase=self._phase, kind=kind, message=message, hint=hint))
 
     def _hangs(self, silence_s: float) -> ChildHangs:
         found = self._where()

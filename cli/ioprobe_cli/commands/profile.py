@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -35,9 +34,10 @@ def command(files: tuple[Path, ...], explain: bool, config: Path | None, output:
     from ioprobe.live.profile import profile, rules_of
     from ioprobe.run import dumps, write_atomic
     from ioprobe_cli.explain import explain_stacks
+    from ioprobe_cli.target_options import command_line
 
     rules = rules_of(load_config(config).attach)
-    found = profile(files, rules, command=" ".join(["ioprobe", *sys.argv[1:]]))
+    found = profile(files, rules, command=command_line())
     if explain:
         click.echo(explain_stacks(found.explained), err=True)
     path = None

@@ -70,9 +70,9 @@ def command(
     ioprobe run --phases observe,cached,drain --steps 200 --then stop -- python train.py
     """
     from ioprobe.analysis import report_from_run
-    from ioprobe.data.shards import redact_url
     from ioprobe.live.launch import Launch, launch
     from ioprobe.run import now_utc, write_atomic
+    from ioprobe.secrets import redact_words
     from ioprobe_cli.measuring import save, save_page
     from ioprobe_cli.output import emit, new_run_folder, render
     from ioprobe_cli.target_options import command_line
@@ -85,7 +85,7 @@ def command(
         trace_steps=trace_steps or 0,
         metrics_file=metrics_file,
         command_line=command_line(),
-        target=" ".join(redact_url(word) for word in job),
+        target=" ".join(redact_words(job)),
     )
     if request.phases != ("observe",) and not quiet:
         click.echo(

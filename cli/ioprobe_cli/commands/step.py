@@ -116,9 +116,9 @@ def command(
 
 
 def _save(table: object, output: Path, target: str | None) -> None:
-    from ioprobe.data.shards import redact_url
     from ioprobe.diagnosis.step_table import StepTable
     from ioprobe.run import Run, Workload, dumps, write_atomic
+    from ioprobe.secrets import redact_url
     from ioprobe_cli.output import new_run_folder
     from ioprobe_cli.target_options import command_line
 

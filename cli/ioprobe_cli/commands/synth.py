@@ -60,7 +60,7 @@ def command(url: str, quiet: bool, force: bool, workers: int | None, **options: 
     import time
 
     from ioprobe.data import synth
-    from ioprobe.data.shards import redact_url
+    from ioprobe.secrets import redact_url
     from ioprobe.units import format_bytes, format_count
     from ioprobe_cli.progress import progress
 
