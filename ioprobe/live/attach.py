@@ -32,7 +32,7 @@ from ioprobe.run import (
 MOST_RATE, LEAST_RATE = 50, 5
 _PROCESS_S, _STACK_S, _THREAD_S = 3e-4, 3e-4, 1e-5
 """CPU that py-spy takes at each sample, about: for a process, for a Python stack, for any thread [s]."""
-_CPU_SHARE = 0.015
+_CPU_SHARE = 0.012
 """Of the usable cores, that sampling may take."""
 
 
@@ -53,10 +53,10 @@ class Stuck(NamedTuple):
 
 
 def default_rate(size: Size, cores: float) -> int:
-    """Return samples per second that cost the job next to nothing: 1.5% of the cores, whatever its size.
+    """Return samples per second that cost the job next to nothing: 1.2% of the cores, whatever its size.
 
     >>> default_rate(Size(1, 1, 2), 2), default_rate(Size(3, 8, 20), 2), default_rate(Size(3, 8, 20), 64)
-    (48, 8, 50)
+    (38, 6, 50)
     """
     seconds = _PROCESS_S * size.processes + _STACK_S * size.python_threads + _THREAD_S * size.threads
     return max(LEAST_RATE, min(MOST_RATE, int(_CPU_SHARE * cores / max(_STACK_S, seconds))))

@@ -35,7 +35,7 @@ class Sums:
     wait_s: float = 0.0
     loop_s: float = 0.0
     """Waiting and steps; validation inside an epoch is in the step."""
-    workers_s: Counter[str] = field(default_factory=Counter)
+    workers_s: dict[str, float] = field(default_factory=dict)
     """What its workers did [s], as :func:`ioprobe.watching.stages.worker_seconds` names it."""
     stacks: Counter[Stage] = field(default_factory=Counter)
 
@@ -110,8 +110,11 @@ class Followed:
     def _add_stacks(self, loader: int, trace: int, worker: int, rows: str) -> None:
         with contextlib.suppress(ValueError, TypeError):  # the worker was ended while it wrote
             self._stacks[trace, worker] = self._judge.of(rows)
-        counts = [found for (one, _), found in self._stacks.items() if self._iterators[one].loader == loader]
-        self.loaders[loader].stacks = sum(counts, Counter())
+        total: Counter[Stage] = Counter()
+        for (one, _), found in self._stacks.items():
+            if self._iterators[one].loader == loader:
+                total += found
+        self.loaders[loader].stacks = total
 
 
 def _add_batches(sums: Sums, iterator: _Iterator, head: dict[str, Any], columns: dict[str, list[float]]) -> None:
@@ -124,7 +127,7 @@ def _add_batches(sums: Sums, iterator: _Iterator, head: dict[str, Any], columns:
     for begin, end in head.get("resets", []):
         sums.add_wait(float(end) - float(begin))
     ends = zip(head.get("end_calls", []), head.get("ends", []), strict=True)
-    events = [(float(call), float(done), None) for call, done in ends]
+    events: list[tuple[float, float, float | None]] = [(float(call), float(done), None) for call, done in ends]
     names = ("call_s", "return_s", "training", "phase")
     events += [
         (call, done, under_gradient)
@@ -215,5 +218,5 @@ def _reading(name: str, rank: int, sums: Sums, before: Sums, *, final: bool) -> 
     return whole._replace(
         stall_share=(sums.wait_s - before.wait_s) / loop_s,
         steps_per_s=(sums.steps - before.steps) / loop_s,
-        stages=stage_shares(sums.workers_s - before.workers_s, sums.stacks),
+        stages=stage_shares({k: v - before.workers_s.get(k, 0.0) for k, v in sums.workers_s.items()}, sums.stacks),
     )

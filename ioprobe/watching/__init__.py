@@ -93,7 +93,8 @@ class Watched(Generic[T]):
         self._loader, self._meter, self._report = loader, meter, report
 
     def __iter__(self) -> Iterator[T]:
-        meter, stages, iterator = self._meter, self._meter.stages, None
+        meter, stages = self._meter, self._meter.stages
+        iterator: Iterator[T] | None = None
         if stages is not None:
             stages.begin()
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--rate",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Stacks per second of each thread. [default: what takes 1.5% of the cores, 5 to 50]",
+    help="Stacks per second of each thread. [default: what takes 1.2% of the cores, 5 to 50]",
 )
 @click.option("--dump", is_flag=True, help="Print once where every thread stands, for a job that hangs.")
 @click.option("--no-stacks", is_flag=True, help="Judge from /proc alone; needs no rights, tells less.")
