@@ -110,7 +110,8 @@ def test_a_command_that_fails_repeats_no_credential_of_its_words(
 
 
 def test_values_of_variables_that_hold_credentials_are_hidden() -> None:
-    environment = {"AWS_SECRET_ACCESS_KEY": "s3cr3tvalue", "WANDB_API_KEY": "wandbvalue", "HOME": "/root/home", "PASSWORD": "ab",
+    environment = {"AWS_SECRET_ACCESS_KEY": "s3cr3tvalue", "WANDB_API_KEY": "wandbvalue", "HOME": "/root/home",
+                   "PASSWORD": "ab",
                    "TOKENIZERS_PARALLELISM": "false-or-true", "TOKEN_FILE": "/var/run/token"}  # fmt: skip
     assert hide("s3cr3tvalue wandbvalue /root/home ab", environment) == "*** *** /root/home ab"
     assert hide("false-or-true /var/run/token", environment) == "false-or-true /var/run/token"

@@ -22,6 +22,10 @@ undecided where a verdict was required, crash); 130 interrupted (Ctrl-C, SIGTERM
 """
 
 
+_POSIX_ONLY = {"fcntl", "resource", "termios", "pwd"}
+_ELSEWHERE = "measure on Linux, or on macOS; 'report', 'predict', 'plan' and 'compare' of saved runs work here, too"
+
+
 class ReaderGone(Exception):
     """What reads our output ended before it had all of it, as ``head`` does."""
 
@@ -137,6 +141,11 @@ def _run(argv: list[str] | None) -> int:
             return _internal(error)
         _drop_stdout()
         _complain(f"cannot write '{error.filename or 'stdout'}': {error.strerror}", "")
+        return EXIT_NO_VERDICT
+    except ModuleNotFoundError as error:
+        if error.name not in _POSIX_ONLY:
+            return _internal(error)
+        _complain(f"this command does not run on {sys.platform}: Python has no module '{error.name}' there", _ELSEWHERE)
         return EXIT_NO_VERDICT
     except Exception as error:
         return _internal(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
@@ -120,6 +119,10 @@ _claimed: list[int] = []
 
 def _claim(folder: Path) -> None:
     """Keep another ioprobe out of a folder that has no run file yet; where locks do not work, nobody is kept out."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

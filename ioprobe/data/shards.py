@@ -6,7 +6,6 @@ import errno
 import gzip
 import io
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
