@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
     [
         (["run", "--", "python", "-V"], 2, "Error: this command does not run on linux: Python has no module"),
         (["report", "run.json"], 0, ""),
-        (["predict", "run.json", "--set", "num_workers=4"], 0, ""),
+        (["predict", "run.json", "--set", "step_ms=5"], 0, ""),
         (["--help"], 0, ""),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
