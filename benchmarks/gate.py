@@ -1,12 +1,16 @@
 """Does ``compare`` cry wolf, and does it see a wolf? Real measurements on this machine, noise included.
 
-Every group measures five loaders in alternating rounds with fresh workers: four that are equal, and one in which
-one image of each batch of ten is decoded twice, so that decoding costs 10% more. That makes two independent A/A
-comparisons and one with a planted slowdown per group. Groups add up in a folder, so that the benchmark can run in
-short stretches.
+Every group measures five loaders in alternating rounds with fresh workers: four that are equal, and one whose decode
+takes 10% more CPU time, by working on for a tenth of what each image took. That makes two A/A comparisons, which share
+no data, and one with a planted slowdown, whose base is that of the first A/A comparison. No measurement is used in two
+groups.
 
-    python benchmarks/gate.py --groups 100 --state /tmp/gate     # measures what is missing, then judges all
-    python benchmarks/gate.py --groups 0 --state /tmp/gate       # judges what is there
+Rounds are many and short, since what makes equal workers differ most is what each keeps for life: 18 of a fifth of a
+second, worker start and end included, about 19 s a group and 32 min in all.
+
+    python benchmarks/gate.py --state /tmp/gate                # measures what is missing to 100 groups, then judges
+    python benchmarks/gate.py --state /tmp/gate --minutes 2    # goes on for two minutes, then judges what is there
+    python benchmarks/gate.py --state /tmp/gate --groups 0     # judges what is there
 
 Target: at most 1 of 200 A/A comparisons called slower, at least 95 of 100 planted slowdowns caught.
 """
@@ -17,6 +21,7 @@ import argparse
 import gc
 import gzip
 import io
+import math
 import random
 import sys
 import tempfile
@@ -37,19 +42,23 @@ ARMS = ("a1", "a2", "a3", "a4", "slow")
 PAIRS = (("a1", "a2", False), ("a3", "a4", False), ("a1", "slow", True))
 
 
+SIDE = 384
+"""Of an image [pixels]: ten decode in about 20 ms."""
+
+
 def picture(seed: int = 0) -> bytes:
     """Return a JPEG that decodes roughly like a photograph."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8))
-    smooth = np.asarray(coarse.resize((384, 384), Image.Resampling.BICUBIC), dtype=np.int16)
-    grain = rng.integers(-12, 12, (384, 384, 3), dtype=np.int16)
+    smooth = np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), dtype=np.int16)
+    grain = rng.integers(-12, 12, (SIDE, SIDE, 3), dtype=np.int16)
     out = io.BytesIO()
     Image.fromarray(np.clip(smooth + grain, 0, 255).astype(np.uint8)).save(out, "JPEG", quality=88)
     return out.getvalue()
 
 
 class Pictures(Dataset[torch.Tensor]):
-    """Decodes one JPEG per sample, every tenth one twice where asked to be slow."""
+    """Decodes one JPEG per sample; where asked to be slow, works on for a tenth of the CPU time that it took."""
 
     def __init__(self, slow: bool) -> None:
         self.data, self.slow = picture(), slow
@@ -58,8 +67,12 @@ class Pictures(Dataset[torch.Tensor]):
         return 1_000_000
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        for _ in range(2 if self.slow and i % 10 == 0 else 1):
-            image = Image.open(io.BytesIO(self.data)).convert("RGB").resize((224, 224))
+        begun_s = time.thread_time()
+        image = Image.open(io.BytesIO(self.data)).convert("RGB").resize((224, 224))
+        if self.slow:
+            until_s = time.thread_time() + 0.1 * (time.thread_time() - begun_s)
+            while time.thread_time() < until_s:
+                pass
         return torch.from_numpy(np.array(image))
 
 
@@ -73,7 +86,13 @@ def measure_group(rounds: int, seconds: float, seed: int) -> dict[str, runs.Run]
             begun_s = time.monotonic()
             loader = loaders[arm]
             meter = loop.LoopMeter(
-                loader, None, settings=settings_of(loader), seconds=seconds, least_s=seconds, precision=0, stacks_hz=0
+                loader,
+                None,
+                settings=settings_of(loader),
+                seconds=seconds,
+                least_s=seconds,
+                precision=0,
+                stacks_hz=0,
             )
             result = meter.run()
             result.begun_s = begun_s
@@ -131,11 +150,11 @@ def judge(state: Path) -> int:
 def main() -> int:
     """Measure what is missing, then judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=100, help="groups to measure now")
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=0.4, help="length of one round [s]")
+    parser.add_argument("--groups", type=int, default=100, help="groups wanted in all; those in --state count")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no further group after this")
+    parser.add_argument("--rounds", type=int, default=18, help="rounds of each loader in a group")
+    parser.add_argument("--seconds", type=float, default=0.08, help="length of one round, its worker's end apart [s]")
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "ioprobe-gate")
-    parser.add_argument("--quiet", action="store_true", help="measure only")
     args = parser.parse_args()
     args.state.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -143,11 +162,14 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     # Rounds are shorter than the meter's usual time between two looks at the clock.
-    loop._CHECK_EVERY_S = 0.02
-    for _ in range(args.groups):
-        number = len(list(args.state.glob("group-*.gz")))
+    loop._CHECK_EVERY_S = 0.01
+    begun = time.monotonic()
+    there = len(list(args.state.glob("group-*.gz")))
+    for number in range(there, args.groups):
+        if time.monotonic() - begun > 60 * args.minutes:
+            break
         save(measure_group(args.rounds, args.seconds, number), args.state / f"group-{number:03d}.gz")
-    return 0 if args.quiet else judge(args.state)
+    return judge(args.state)
 
 
 if __name__ == "__main__":
