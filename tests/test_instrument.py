@@ -18,6 +18,7 @@ from ioprobe.instrument.facts import loader_facts, rebuild
 from ioprobe.instrument.hooks import Recorder, install
 from ioprobe.instrument.ring import FIELDS, Ring
 from ioprobe.instrument.stacks import StackSampler, call_at
+from ioprobe.instrument.worker import BatchClock, WorkerEntry
 from ioprobe.probe import segments
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.loop import LoopMeter, shut_down
@@ -271,3 +272,29 @@ def test_a_worker_ended_by_a_signal_is_named_whatever_the_main_process_saw() -> 
     assert blame_signal(seen, [-7]).kind == "shared-memory"
     assert blame_signal(seen, [0, -15]) is seen
     assert "SIGKILL" in blame_signal(seen, [-9]).message
+
+
+def test_short_batches_carry_the_bytes_of_the_batch_looked_at_last(tmp_path: Path) -> None:
+    file = tmp_path / "samples"
+    file.write_bytes(bytes(8192))
+    ring = Ring(1)
+    clock = BatchClock(ring, 0)
+    if not clock.counts_reads:
+        pytest.skip("this kernel does not tell the bytes of a process")
+    for index in range(60):
+        clock.asked()
+        clock.got()
+        file.read_bytes()
+        clock.put(index, clock.collate(torch.stack, [torch.zeros(4)]))
+    rows = [dict(zip(FIELDS, row, strict=True)) for row in ring.drain(0)]
+    ring.close()
+    assert [row["index"] for row in rows] == list(range(60))
+    assert all(8192 <= row["read_bytes"] < 12_000 for row in rows)
+
+
+def test_a_worker_loop_of_someone_else_is_left_alone() -> None:
+    seen: list[Any] = []
+    ring = Ring(1)
+    WorkerEntry("none", ring, 0.0, lambda *args, **kwargs: seen.append((args, kwargs)))(1, extra=2)
+    ring.close()
+    assert seen == [((1,), {"extra": 2})]

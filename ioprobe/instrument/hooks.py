@@ -168,7 +168,7 @@ def _families() -> list[_Family]:
     found = [_Family(plain._MultiProcessingDataLoaderIter, plain._SingleProcessDataLoaderIter, worker, worker.__name__)]
     # torchdata's StatefulDataLoader has iterators and a worker loop of its own.
     stateful: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
-    if stateful is not None:
+    if hasattr(stateful, "_StatefulMultiProcessingDataLoaderIter"):  # not while it is being imported
         found.append(
             _Family(
                 stateful._StatefulMultiProcessingDataLoaderIter,

@@ -21,6 +21,11 @@ from ioprobe.instrument.stacks import StackSampler
 
 _IO_FILE_BYTES = 110
 """About what one read of /proc/self/io takes."""
+_SHORT_S = 0.008
+"""Batches shorter than this would feel the price of the looks into /proc [s] ..."""
+_EVERY = 7
+"""... so only every seventh has them all; a prime, so as not to beat with what repeats in the data."""
+_FIRST_ROWS = 16
 
 
 class BatchClock:
@@ -35,14 +40,26 @@ class BatchClock:
         self._ready = 0.0
         self._sizes = (0, 0)
         self._rows = 0
+        self._took_s = 0.0
+        self._brief = False
+        """Whether this batch goes without the looks that short batches would feel."""
+        self._io = (-1.0, -1.0)
+        """Bytes and calls of read(2) of the batch looked at last."""
         self._collated: tuple[float, float, float, float, float, float] | None = None
         self._begin()
         self._others_seen = process_cpu() - thread_cpu()
 
     def _begin(self) -> None:
+        self._brief = self._rows >= _FIRST_ROWS and self._took_s < _SHORT_S and self._rows % _EVERY > 0
         self._t0, self._c0, self._r0 = now(), thread_cpu(), self._runq.read()
-        self._bytes0, self._ops0 = self._reads.read()
-        self._runq.own_bytes = 0
+        if not self._brief:
+            self._bytes0, self._ops0 = self._reads.read()
+            self._runq.own_bytes = 0
+
+    @property
+    def counts_reads(self) -> bool:
+        """Whether the kernel tells the bytes that this process read."""
+        return self._reads.read()[0] >= 0
 
     def asked(self) -> None:
         """The worker asks for its next task."""
@@ -58,9 +75,11 @@ class BatchClock:
 
     def collate(self, inner: Callable[[Any], Any], samples: Any) -> Any:
         """Run the user's collate function between two looks at the clocks."""
-        t0, c0, r0 = now(), thread_cpu(), self._runq.read()
+        t0, c0, r0 = now(), thread_cpu(), 0.0 if self._brief else self._runq.read()
         result = inner(samples)
-        self._collated = (t0, c0, r0, now(), thread_cpu(), self._runq.read())
+        t1, c1, r1 = now(), thread_cpu(), self._runq.read()
+        # Without the look in between, all of the waiting for a core counts with the fetch.
+        self._collated = (t0, c0, r1 if self._brief else r0, t1, c1, r1)
         return result
 
     def put(self, index: int, data: Any) -> None:
@@ -68,8 +87,8 @@ class BatchClock:
         if self._collated is None:  # an exception or the end of a stream: not a batch
             return
         t1, c1, r1, t2, c2, r2 = self._collated
-        nbytes, ops = self._reads.read()
-        known = nbytes >= 0
+        if not self._brief:
+            self._io = self._read_since()
         # Walking a large batch costs more than a look at a clock; sizes change slowly.
         if self._rows < 4 or self._rows % 16 == 0:
             self._sizes = size_of(data)
@@ -89,13 +108,21 @@ class BatchClock:
             now(),
             float(self._sizes[0]),
             float(self._sizes[1]),
-            # The clocks' own reads of /proc are in the counters, too: two of schedstat and one of io.
-            max(0.0, nbytes - self._bytes0 - self._runq.own_bytes - _IO_FILE_BYTES) if known else -1.0,
-            max(0.0, ops - self._ops0 - 3) if known else -1.0,
+            *self._io,
         )
+        self._took_s = t2 - self._t0
         self._others_seen = others
         self._collated = None
         self._ring.append(self._worker, row)
+
+    def _read_since(self) -> tuple[float, float]:
+        """Return (bytes, calls) of read(2) since the batch began; (-1, -1) where the kernel does not tell."""
+        nbytes, ops = self._reads.read()
+        if nbytes < 0:
+            return -1.0, -1.0
+        # The clocks' own reads of /proc are in the counters, too: two of schedstat and one of io.
+        own = self._runq.own_bytes + _IO_FILE_BYTES
+        return max(0.0, nbytes - self._bytes0 - own), max(0.0, ops - self._ops0 - 3)
 
 
 class _IndexQueue:
@@ -165,6 +192,9 @@ class WorkerEntry:
 
         loop = self._loop or importlib.import_module(self._module)._worker_loop
         bound = inspect.signature(loop).bind(*args, **kwargs)
+        if not {"worker_id", "index_queue", "data_queue"} <= bound.arguments.keys():
+            loop(*args, **kwargs)  # someone's own loop: unknown, and so left alone
+            return
         worker = int(bound.arguments["worker_id"])
         clock = BatchClock(self._ring, worker)
         bound.arguments["index_queue"] = _IndexQueue(bound.arguments["index_queue"], clock, self._main_pid)
