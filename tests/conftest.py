@@ -6,3 +6,6 @@ import signal
 
 # A suite that a script started in the background inherits an ignored SIGINT, and so would the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Likewise SIGHUP under nohup.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -194,6 +194,7 @@ def memory_files() -> int:
 
 
 def test_the_workers_stages_come_with_each_window_and_nothing_stays_behind() -> None:
+    before = memory_files()  # other tests of this process may hold some
     loader = DataLoader(Zipped(), batch_size=4, num_workers=1)
     windows: list[Window] = []
     watched = Watched[Any](loader, StallMeter(16, stages=StageMeter(stacks_hz=100.0)), windows.append)
@@ -204,14 +205,15 @@ def test_the_workers_stages_come_with_each_window_and_nothing_stays_behind() -> 
         if windows and "decode" in windows[-1].stages:
             break
     last = windows[-1].stages
-    assert last["decode"] == max(last.values())
+    assert last["decode"] == max(share for stage, share in last.items() if stage != "wait")
     for window in windows:
         assert sum(window.stages.values()) == pytest.approx(1.0)
     gc.collect()
-    assert memory_files() == 0
+    assert memory_files() <= before
 
 
 def test_an_iterator_with_persistent_workers_is_followed_over_its_epochs() -> None:
+    before = memory_files()
     loader = DataLoader(list(range(32)), batch_size=4, num_workers=1, persistent_workers=True)
     windows: list[Window] = []
     watched = ioprobe.watch(loader, every=4, threshold=1.0, emit=windows.append)
@@ -221,7 +223,7 @@ def test_an_iterator_with_persistent_workers_is_followed_over_its_epochs() -> No
     assert all(window.stages for window in windows)
     del watched, loader
     gc.collect()
-    assert memory_files() == 0
+    assert memory_files() <= before
 
 
 def test_without_workers_the_fetching_of_the_main_process_is_seen() -> None:

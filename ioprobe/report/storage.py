@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.diagnosis.storage import bytes_per_s, ops_per_s, read_amplification, samples_per_s
+from ioprobe.report.words import clean
 from ioprobe.run import Caveat, DatasetFacts, StorageJob
 from ioprobe.stats import Estimate
 from ioprobe.units import (
@@ -176,7 +177,7 @@ def render_facts(facts: DatasetFacts) -> str:
     if facts.row_group_rows:
         groups = facts.row_group_rows
         rows.append(("row groups", f"{len(groups)} of {min(groups)} to {max(groups)} rows"))
-    return "".join(f"{name + ':':<16}{value}\n" for name, value in rows)
+    return "".join(f"{name + ':':<16}{clean(value)}\n" for name, value in rows)
 
 
 def _facts_line(facts: DatasetFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -197,12 +198,23 @@ def confidence(found: Recording, seconds: float, main_samples: int) -> list[Cave
     return caveats
 
 
+_DUMPS = 3
+"""Tries: a look at a process that is not halted may catch its stacks half written."""
+
+
 def dump(pid: int, *, blocking: bool = False, timeout_s: float = 20.0) -> list[Stack]:
     """Return the stack in which each thread of one process stands now.
 
     Raises:
         MeasureError: py-spy failed.
     """
+    for _ in range(_DUMPS - 1):
+        with contextlib.suppress(MeasureError):
+            return _dump_once(pid, blocking, timeout_s)
+    return _dump_once(pid, blocking, timeout_s)
+
+
+def _dump_once(pid: int, blocking: bool, timeout_s: float) -> list[Stack]:
     command = [find_py_spy(), "dump", "--pid", str(pid), "--json", *([] if blocking else ["--nonblocking"])]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
         child = _start(command, log.fileno(), (), out.fileno())
