@@ -258,7 +258,7 @@ class LoopMeter:
         count = len(self.rows.call_s)
         try:
             left = len(self.loader) - count
-        except (TypeError, NotImplementedError):  # a stream
+        except Exception:  # a stream has no length, and a user's own __len__ may raise what it likes
             return False
         pace_s = (elapsed - (self._first_batch_s or 0.0)) / max(1, count)
         return self._epochs_ended == 0 and 0 <= left * pace_s <= self.seconds - elapsed
