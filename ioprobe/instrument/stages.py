@@ -11,7 +11,8 @@ Two questions are asked of every stack, innermost frame first:
    call that runs in a frame (``zlib.decompress``), the call is matched first.
 
 What no rule knows falls to the region: dataset code is *transform*, the main thread outside the loader is the *step*.
-The rules themselves are tables, in :mod:`ioprobe.instrument.stage_rules`.
+The rules themselves are tables, in :mod:`ioprobe.instrument.stage_anchors` and
+:mod:`ioprobe.instrument.stage_leaves`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ioprobe.instrument.stage_rules import (
-    ANCHORS,
+from ioprobe.instrument.stage_anchors import ANCHORS
+from ioprobe.instrument.stage_leaves import (
     CALL_RULES,
     DATASET_METHODS,
     IDLE_THREAD,
@@ -31,11 +32,8 @@ from ioprobe.instrument.stage_rules import (
     NAME_HINTS,
     WAITING_MODULES,
     WELL_KNOWN,
-    Anchor,
-    Region,
-    Rule,
-    pattern,
 )
+from ioprobe.instrument.stage_rules import Anchor, Region, Rule, pattern
 from ioprobe.run import Stage
 
 __all__ = ["Classified", "Frame", "Rule", "classify", "is_user_frame", "known_call", "module_of", "role_frames"]
