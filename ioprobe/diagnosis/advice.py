@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ioprobe.diagnosis.evidence import Evidence
-from ioprobe.diagnosis.findings import Finding
+from ioprobe.diagnosis.finding import Finding
 from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT, LOOK_AT_THE_STEP
 from ioprobe.diagnosis.types import Advice, Verdict
 from ioprobe.model.predict import predict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ioprobe.diagnosis import doctor_machine, doctor_setup
-from ioprobe.diagnosis.finding import Finding
+from ioprobe.diagnosis.doctor_finding import Finding
 from ioprobe.run import Host, Surroundings
 
 _CHECKS = (

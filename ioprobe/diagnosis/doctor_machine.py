@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ioprobe.diagnosis.finding import Finding, judged
+from ioprobe.diagnosis.doctor_finding import Finding, judged
 from ioprobe.run import Host, Surroundings
 from ioprobe.units import format_bytes, format_count, format_share
 

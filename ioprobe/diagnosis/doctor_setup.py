@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ioprobe.diagnosis.finding import Finding, judged
+from ioprobe.diagnosis.doctor_finding import Finding, judged
 from ioprobe.run import Host, Surroundings
 
 _IN_MEMORY = {"tmpfs", "ramfs"}

@@ -98,6 +98,17 @@ class Evidence:
         return self.alone.samples_per_s.value / self.step.samples_per_s.value
 
     @property
+    def cpu_bound(self) -> bool:
+        """Whether the workers compute for more than half of their time."""
+        costs = self.loop_costs or self.costs
+        return costs is not None and costs.cpu_share > 0.5
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether the input side costs the loop a noticeable part, or the loader alone is slower than the step."""
+        return (self.stall or 0.0) >= 0.08 or (self.ratio or 9.0) < 1.0
+
+    @property
     def workers(self) -> int:
         """``num_workers``; 0 where there are none or it is not known."""
         return self.settings.num_workers if self.settings else 0

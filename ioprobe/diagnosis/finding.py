@@ -1,27 +1,25 @@
-"""One thing looked at on a host, and how it is judged."""
+"""A cause of the stall, as the tests for causes return it."""
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
+
+from ioprobe.run import Limit
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing looked at."""
+@dataclass(frozen=True)
+class Finding:
+    """One cause."""
 
     code: str
-    """Short and stable, such as ``other-load``."""
-    status: str
-    """``ok``, ``note`` (good to know) or ``warn`` (spoils or forbids something)."""
-    found: str
-    """What is there, with numbers."""
-    limits: str = ""
-    """What that spoils or forbids."""
-    fix: str = ""
-    """What to do."""
+    limit: Limit | None
+    misconfigured: bool
+    """True where a setting or a data layout, not a resource, is to blame."""
+    strength: float
+    """How much of the stall it explains, 0..1; findings are ranked by it."""
+    text: str
+    """The evidence in one sentence, with numbers."""
 
 
-def judged(bad: bool, code: str, found: str, limits: str, fix: str, status: str = "warn") -> Finding:
-    """A finding that is well, or else has a status, what it limits and a fix."""
-    if not bad:
-        return Finding(code=code, status="ok", found=found)
-    return Finding(code=code, status=status, found=found, limits=limits, fix=fix)
+LAYOUT_FINDINGS = 0.99
+"""Strength of a finding that is to blame whatever the stall: wrong data, not slow data."""

@@ -7,30 +7,14 @@ the strongest; the advice turns findings into sentences.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ioprobe.diagnosis.core_findings import neighbours, step_contention, thread_pools, too_many_workers
 from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.fetch_limits import fetch_limit
+from ioprobe.diagnosis.finding import LAYOUT_FINDINGS, Finding
 from ioprobe.run import Limit, Stage
 from ioprobe.units import format_count, format_seconds, format_share
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One cause."""
-
-    code: str
-    limit: Limit | None
-    misconfigured: bool
-    """True where a setting or a data layout, not a resource, is to blame."""
-    strength: float
-    """How much of the stall it explains, 0..1; findings are ranked by it."""
-    text: str
-    """The evidence in one sentence, with numbers."""
-
-
-LAYOUT_FINDINGS = 0.99
-"""Strength of a finding that is to blame whatever the stall: wrong data, not slow data."""
 
 
 def find_all(evidence: Evidence) -> list[Finding]:
@@ -74,7 +58,7 @@ def _startup(e: Evidence) -> Finding | None:
     crowd = e.workers >= 4 * e.cores
     return Finding(
         "respawn",
-        Limit.OVERSUBSCRIPTION if crowd and _cpu_bound(e) else Limit.WORKER_STARTUP,
+        Limit.OVERSUBSCRIPTION if crowd and e.cpu_bound else Limit.WORKER_STARTUP,
         True,
         min(0.97, loop.edge_share / max(1e-9, loop.stall_share.value)),
         text + (f"; {e.workers} workers share {e.cores:g} cores" if crowd else ""),
@@ -132,59 +116,6 @@ def _idle_workers(e: Evidence) -> Finding | None:
         text += f"; the dataset has {e.facts.num_shards} shard{'s' if e.facts.num_shards != 1 else ''}"
     return Finding(
         "idle-workers", fetch_limit(e), True, 0.95, text + f"; one worker makes {format_share(most)} of them"
-    )
-
-
-def _thread_pools(e: Evidence) -> Finding | None:
-    costs = e.loop_costs or e.costs
-    if costs is None or e.workers < 1 or not _waits_for_data(e):
-        return None
-    feeder = (costs.feeder_share or 0.0) * costs.busy_s / max(1e-9, 1 - costs.idle_share)
-    pooled = costs.other_cpu_s - min(costs.other_cpu_s, feeder)
-    share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
-    if share < 0.25 or costs.runq_share < 0.1 or pooled < 0.3 * costs.cpu_s:
-        return None
-    return Finding(
-        "thread-pools",
-        Limit.OVERSUBSCRIPTION,
-        True,
-        min(0.95, 0.6 + share / 2),
-        f"other threads inside the workers use {format_seconds(pooled)} of CPU a batch beside "
-        f"{format_seconds(costs.cpu_s)} of the worker itself, and wait {format_share(costs.runq_share)} of the time "
-        f"for one of {e.cores:g} cores: {e.workers} workers each run a thread pool",
-    )
-
-
-def _too_many_workers(e: Evidence) -> Finding | None:
-    costs = e.loop_costs or e.costs
-    if costs is None or e.workers < 4 * e.cores or not _cpu_bound(e) or not _waits_for_data(e):
-        return None
-    if costs.runq_share < 0.4:
-        return None
-    return Finding(
-        "too-many-workers",
-        Limit.OVERSUBSCRIPTION,
-        True,
-        0.8,
-        f"{e.workers} CPU-bound workers share {e.cores:g} cores: each waits {format_share(costs.runq_share)} of its "
-        "time for a core",
-    )
-
-
-def _neighbours(e: Evidence) -> Finding | None:
-    costs = e.costs
-    if costs is None or not _cpu_bound(e) or costs.runq_share < 0.2 or not _waits_for_data(e):
-        return None
-    others = e.other_cores
-    if others < 0.25 * e.cores or e.foreign_cores > 0.6 * others:
-        return None  # load from outside the job is a caveat about the measurement, not a finding about the job
-    return Finding(
-        "neighbours",
-        Limit.OVERSUBSCRIPTION,
-        False,
-        min(0.9, 0.4 + others / e.cores),
-        f"other processes of this job (a second loader, background threads) use {others:.1f} of {e.cores:g} cores; the "
-        f"workers wait {format_share(costs.runq_share)} of their time for a core",
     )
 
 
@@ -263,7 +194,7 @@ def _pin_stage(e: Evidence) -> Finding | None:
 def _bursts(e: Evidence) -> Finding | None:
     """On average the loader keeps up, yet the loop waits: long pauses that the prefetched batches do not cover."""
     loop, costs, step = e.loop, e.loop_costs, e.step
-    if loop is None or step is None or costs is None or e.workers < 1 or not _waits_for_data(e):
+    if loop is None or step is None or costs is None or e.workers < 1 or not e.waits_for_data:
         return None
     # What the workers could deliver if none ever waited for its turn.
     active = max(1, min(e.workers, costs.delivering))
@@ -306,124 +237,19 @@ def _lock(e: Evidence) -> Finding | None:
     )
 
 
-def _step_contention(e: Evidence) -> Finding | None:
-    """Step and workers share the cores: together they are slower than either alone."""
-    loop, alone, step, slower = e.loop, e.alone, e.step, e.interference
-    if loop is None or alone is None or step is None or slower is None or step.emulated:
-        return None
-    best = min(alone.samples_per_s.value, step.samples_per_s.value)
-    lost = 1 - loop.samples_per_s.value / best
-    if slower < 1.2 or lost < 0.2 or (step.cores or 0.0) < 0.5:
-        return None
-    return Finding(
-        "step-contention",
-        Limit.OVERSUBSCRIPTION,
-        False,
-        min(0.9, 0.5 + lost),
-        f"the step itself uses {step.cores or 0:.1f} of {e.cores:g} cores: with the loader running it takes "
-        f"{slower:.2f} times as long, and together they reach {format_share(1 - lost)} of the slower one's own rate",
-    )
-
-
 TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _repeats,
     _idle_workers,
     _startup,
     _epoch_sampler,
     _no_workers,
-    _thread_pools,
-    _too_many_workers,
+    thread_pools,
+    too_many_workers,
     _sampler,
     _pin_stage,
     _transport,
     _lock,
     _bursts,
-    _neighbours,
-    _step_contention,
+    neighbours,
+    step_contention,
 )
-
-
-def _cpu_bound(e: Evidence) -> bool:
-    costs = e.loop_costs or e.costs
-    return costs is not None and costs.cpu_share > 0.5
-
-
-def _waits_for_data(e: Evidence) -> bool:
-    return (e.stall or 0.0) >= 0.08 or (e.ratio or 9.0) < 1.0
-
-
-SMALL_READ_BYTES = 64 * 1024
-"""Below this size a request's time is latency, above it transfer: 64 KiB take 0.3 ms at 200 MB/s, and no device that
-people train from seeks or answers faster than it transfers that."""
-
-
-def fetch_limit(e: Evidence) -> Limit:
-    """Return the limit that the workers' own work amounts to: storage, decode, transform, collate or a lock."""
-    costs = e.costs
-    if costs is None:
-        return _limit_by_stacks(e)
-    stage = costs.dominant()
-    if stage is Stage.COLLATE:
-        return Limit.COLLATE
-    blocked = costs.blocked_s
-    if stage is Stage.LOCK:
-        return Limit.LOCK_CONTENTION
-    if costs.reads_on_cpu:
-        return Limit.DECODE
-    if stage is Stage.READ or blocked > 0.6 * costs.running_s:
-        return storage_limit(e)
-    return Limit.DECODE if stage is Stage.DECODE else Limit.TRANSFORM
-
-
-_BY_STAGE = {
-    Stage.DECODE: Limit.DECODE,
-    Stage.TRANSFORM: Limit.TRANSFORM,
-    Stage.COLLATE: Limit.COLLATE,
-    Stage.LOCK: Limit.LOCK_CONTENTION,
-    Stage.TRANSPORT: Limit.IPC,
-    Stage.SAMPLER: Limit.SAMPLER,
-    Stage.TRANSFER: Limit.HOST_TO_DEVICE,
-}
-
-
-def _limit_by_stacks(e: Evidence) -> Limit:
-    """Return the limit of a loader that is no DataLoader, from the stacks of the main process."""
-    run = e.run.loader_alone() or e.run.loop()
-    counts: dict[Stage, int] = {}
-    for shares in run.stacks if run else []:
-        if shares.role in ("thread", "main"):
-            for stage, count in shares.stages.items():
-                counts[stage] = counts.get(stage, 0) + count
-    useful = {stage: n for stage, n in counts.items() if stage in _BY_STAGE or stage is Stage.READ}
-    if not useful:
-        return Limit.DECODE
-    stage = max(useful, key=lambda s: useful[s])
-    return storage_limit(e) if stage is Stage.READ else _BY_STAGE[stage]
-
-
-def storage_limit(e: Evidence) -> Limit:
-    """Return bandwidth or latency: bandwidth where large requests queue for one link, latency otherwise."""
-    costs = e.costs
-    samples = max(1.0, e.alone.samples_per_batch if e.alone else e.loop.samples_per_batch if e.loop else 1.0)
-    nbytes = _bytes_per_sample(e, samples)
-    large = nbytes is not None and nbytes >= SMALL_READ_BYTES
-    if costs is None or not large:
-        return Limit.STORAGE_LATENCY
-    if e.scaling is not None:
-        return Limit.STORAGE_BANDWIDTH if e.scaling.saturated else Limit.STORAGE_LATENCY
-    # One setting only: large reads whose time no latency of a device explains.
-    blocked = costs.blocked_s / samples
-    return (
-        Limit.STORAGE_BANDWIDTH if nbytes is not None and nbytes / max(blocked, 1e-9) > 20e6 else Limit.STORAGE_LATENCY
-    )
-
-
-def _bytes_per_sample(e: Evidence, samples: float) -> float | None:
-    costs = e.costs
-    run = e.run.loader_alone() or e.run.loop()
-    read = costs.read_bytes / samples if costs is not None and costs.read_bytes else None
-    held = run.batch_bytes / samples if run is not None and run.batch_bytes else None
-    if read is not None and read > 1024:
-        return read
-    # Nothing came through read(2): mapped memory or a network client. The batch's own size has to do.
-    return held

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
-from ioprobe.diagnosis.findings import LAYOUT_FINDINGS, Finding, fetch_limit, find_all
+from ioprobe.diagnosis.fetch_limits import fetch_limit
+from ioprobe.diagnosis.finding import LAYOUT_FINDINGS, Finding
+from ioprobe.diagnosis.findings import find_all
 from ioprobe.diagnosis.types import Verdict
 from ioprobe.run import Failure, Limit, Stage
 from ioprobe.stats import Estimate

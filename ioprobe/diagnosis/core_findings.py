@@ -1,0 +1,83 @@
+"""Causes that lie in the cores: who else runs on them while the workers wait for one."""
+
+from __future__ import annotations
+
+from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.finding import Finding
+from ioprobe.run import Limit
+from ioprobe.units import format_seconds, format_share
+
+
+def thread_pools(e: Evidence) -> Finding | None:
+    """Workers each run a thread pool, and the pools crowd each other out."""
+    costs = e.loop_costs or e.costs
+    if costs is None or e.workers < 1 or not e.waits_for_data:
+        return None
+    feeder = (costs.feeder_share or 0.0) * costs.busy_s / max(1e-9, 1 - costs.idle_share)
+    pooled = costs.other_cpu_s - min(costs.other_cpu_s, feeder)
+    share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
+    if share < 0.25 or costs.runq_share < 0.1 or pooled < 0.3 * costs.cpu_s:
+        return None
+    return Finding(
+        "thread-pools",
+        Limit.OVERSUBSCRIPTION,
+        True,
+        min(0.95, 0.6 + share / 2),
+        f"other threads inside the workers use {format_seconds(pooled)} of CPU a batch beside "
+        f"{format_seconds(costs.cpu_s)} of the worker itself, and wait {format_share(costs.runq_share)} of the time "
+        f"for one of {e.cores:g} cores: {e.workers} workers each run a thread pool",
+    )
+
+
+def too_many_workers(e: Evidence) -> Finding | None:
+    """Many more workers than cores, and all of them compute."""
+    costs = e.loop_costs or e.costs
+    if costs is None or e.workers < 4 * e.cores or not e.cpu_bound or not e.waits_for_data:
+        return None
+    if costs.runq_share < 0.4:
+        return None
+    return Finding(
+        "too-many-workers",
+        Limit.OVERSUBSCRIPTION,
+        True,
+        0.8,
+        f"{e.workers} CPU-bound workers share {e.cores:g} cores: each waits {format_share(costs.runq_share)} of its "
+        "time for a core",
+    )
+
+
+def neighbours(e: Evidence) -> Finding | None:
+    """Other processes of the job take the cores that the workers need."""
+    costs = e.costs
+    if costs is None or not e.cpu_bound or costs.runq_share < 0.2 or not e.waits_for_data:
+        return None
+    others = e.other_cores
+    if others < 0.25 * e.cores or e.foreign_cores > 0.6 * others:
+        return None  # load from outside the job is a caveat about the measurement, not a finding about the job
+    return Finding(
+        "neighbours",
+        Limit.OVERSUBSCRIPTION,
+        False,
+        min(0.9, 0.4 + others / e.cores),
+        f"other processes of this job (a second loader, background threads) use {others:.1f} of {e.cores:g} cores; the "
+        f"workers wait {format_share(costs.runq_share)} of their time for a core",
+    )
+
+
+def step_contention(e: Evidence) -> Finding | None:
+    """Step and workers share the cores: together they are slower than either alone."""
+    loop, alone, step, slower = e.loop, e.alone, e.step, e.interference
+    if loop is None or alone is None or step is None or slower is None or step.emulated:
+        return None
+    best = min(alone.samples_per_s.value, step.samples_per_s.value)
+    lost = 1 - loop.samples_per_s.value / best
+    if slower < 1.2 or lost < 0.2 or (step.cores or 0.0) < 0.5:
+        return None
+    return Finding(
+        "step-contention",
+        Limit.OVERSUBSCRIPTION,
+        False,
+        min(0.9, 0.5 + lost),
+        f"the step itself uses {step.cores or 0:.1f} of {e.cores:g} cores: with the loader running it takes "
+        f"{slower:.2f} times as long, and together they reach {format_share(1 - lost)} of the slower one's own rate",
+    )
