@@ -126,7 +126,8 @@ def test_names_in_a_run_file_stay_text_in_every_format(place: Path) -> None:
             return {k: rename(v, k) for k, v in value.items()}
         if isinstance(value, list):
             return [rename(v, key) for v in value]
-        free = ("url", "target", "command", "step", "message", "hint", "text", "source", "cpu_model", "name", "where")
+        free = ("url", "target", "command", "step", "message", "hint", "text", "source", "cpu_model", "name", "where",
+                "version", "created_at", "unit", "python", "torch", "kind")  # fmt: skip
         return f"{value}{HOSTILE}" if key in free and isinstance(value, str) else value
 
     tree = rename(TREE)

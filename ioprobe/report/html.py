@@ -41,7 +41,7 @@ def render(report: Report) -> str:
         diagnosis=report.diagnosis,
         word=word,
         clause=clause,
-        singular=words.clean(report.unit).removesuffix("s"),
+        singular=report.unit.removesuffix("s"),
         tiles=_tiles(report),
         ladder=figures.ladder(report),
         stages=figures.stages(report.diagnosis.stages),
@@ -86,12 +86,15 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_source),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        # Whatever lands on the page, a version or a date included, comes from a file that somebody may have edited.
+        finalize=lambda value: (
+            words.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(
-        clean=words.clean,
-        sentence=lambda text: words.sentence(words.clean(text)),
+        sentence=words.sentence,
         seconds=lambda value: words.UNMEASURED if value is None else format_seconds(value),
         share=lambda value: words.UNMEASURED if value is None else format_share(value),
         rate=lambda estimate: " ".join(words.rate_parts(estimate)).strip(),
@@ -158,9 +161,7 @@ def _partition_rows(report: Report) -> list[list[str]]:
             exposed = format_seconds(getattr(part, f"{name}_s") / steps)
             whole = part.hidden_s.get(name)
             cells.append(exposed if whole is None else f"{exposed} of {format_seconds(whole / steps)}")
-        rows.append(
-            [f"{part.rank}, {words.clean(part.device)}", f"{part.steps:,}", format_seconds(part.window_s), *cells]
-        )
+        rows.append([f"{part.rank}, {part.device}", f"{part.steps:,}", format_seconds(part.window_s), *cells])
     return rows
 
 
@@ -190,4 +191,4 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("run file", report.run or ""),
         ("measured", f"{report.created_at}, ioprobe {report.version}"),
     ]
-    return [(name, words.clean(value)) for name, value in rows if value]
+    return [(name, value) for name, value in rows if value]

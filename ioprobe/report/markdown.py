@@ -234,6 +234,6 @@ def _footer(report: Report) -> str:
         code(words.settings_text(report.settings)) if report.settings else "",
         ", ".join(filter(None, [prose(host.hostname), cores, *map(prose, dict.fromkeys(host.accelerators))])),
         f"run file {code(report.run)}" if report.run else "",
-        f"ioprobe {report.version}, {report.created_at}",
+        prose(f"ioprobe {report.version}, {report.created_at}"),
     ]
     return " · ".join(filter(None, facts))
