@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ioprobe.instrument import worker
 from ioprobe.instrument.batches import count_samples, fingerprint, size_of
 from ioprobe.instrument.facts import loader_facts, rebuild
 from ioprobe.instrument.hooks import Recorder, install
 from ioprobe.instrument.ring import FIELDS, Ring
-from ioprobe.instrument.stacks import StackSampler, call_at
+from ioprobe.instrument.stacks import StackSampler, named_rows
 from ioprobe.instrument.worker import BatchClock, WorkerEntry
 from ioprobe.probe import segments
 from ioprobe.probe.failures import failure_of
@@ -223,8 +225,27 @@ def test_the_sampler_names_the_c_call_that_a_frame_is_in() -> None:
     sampler.start()
     time.sleep(0.3)
     sampler.stop()
-    assert b"time.sleep" in sampler.encode()
-    assert call_at.__doc__
+    calls = [frame[4] for _, _, frames in named_rows(sampler.encode()) for frame in frames]
+    assert "time.sleep" in calls
+
+
+def test_stacks_that_do_not_fit_are_counted_without_a_name() -> None:
+    sampler = StackSampler(hz=100, room_bytes=1200)
+    code = open_descriptors.__code__
+    sampler._codes[id(code)] = code
+    main = threading.main_thread().ident
+    assert main is not None
+    sampler._counts = {(main, ((id(code), 2 * k),)): 40 - k for k in range(40)}
+    data = sampler.encode()
+    assert len(data) <= 1200
+    assert sum(count for _, count, _ in named_rows(data)) == sum(range(1, 41))
+    assert 0 < sum(bool(frames) for _, _, frames in named_rows(data)) < 40
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"3", b'{"frames": [], "stacks": [[1, 2, [7]]]}', b'{"frames": 3}'])
+def test_damaged_stacks_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        named_rows(data)
 
 
 def open_descriptors() -> int:
@@ -274,22 +295,43 @@ def test_a_worker_ended_by_a_signal_is_named_whatever_the_main_process_saw() -> 
     assert "SIGKILL" in blame_signal(seen, [-9]).message
 
 
-def test_short_batches_carry_the_bytes_of_the_batch_looked_at_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches_between_two_looks_are_none_of_the_bytes_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    monkeypatch.setattr(worker, "_LOOK_EVERY_S", 0.01)
     file = tmp_path / "samples"
     file.write_bytes(bytes(8192))
     ring = Ring(1)
-    clock = BatchClock(ring, 0)
+    clock = BatchClock(ring, 0, shared=shared)
     if not clock.counts_reads:
         pytest.skip("this kernel does not tell the bytes of a process")
     for index in range(60):
         clock.asked()
+        file.read_bytes()  # someone else's, where the process is shared
         clock.got()
         file.read_bytes()
         clock.put(index, clock.collate(torch.stack, [torch.zeros(4)]))
+        time.sleep(0.001)
     rows = [dict(zip(FIELDS, row, strict=True)) for row in ring.drain(0)]
     ring.close()
     assert [row["index"] for row in rows] == list(range(60))
-    assert all(8192 <= row["read_bytes"] < 12_000 for row in rows)
+    read = [row["read_bytes"] for row in rows]
+    last = max(k for k in range(60) if read[k])
+    # All but what the first batch could not know of.
+    each = 8192 if shared else 2 * 8192
+    assert each * last + 8192 <= sum(read) < 1.05 * each * (last + 1)
+    assert shared == all(read)
+
+
+def test_a_batch_without_looks_waits_for_a_core_as_those_with_them_did() -> None:
+    shares = worker._Shares()
+    assert shares.estimate(0.010, 0.010) == (0.0, 0.0)
+    shares.add(0.003, 0.004, 0.0, 0.002)
+    fetch_s, collate_s = shares.estimate(0.008, 0.010)
+    assert fetch_s == pytest.approx(0.006)
+    assert collate_s == 0.0
+    assert shares.estimate(-0.001, 0.0) == (0.0, 0.0)
 
 
 def test_a_worker_loop_of_someone_else_is_left_alone() -> None:

@@ -102,11 +102,14 @@ def test_the_workers_time_is_divided_by_their_stacks(tmp_path: Path) -> None:
     journal.write({"kind": "iterator", "trace": 1, "loader": 7, "begin_s": 0.0})
     batches(journal, [(0.0, 1.0), (2.0, 3.0)], init_s=0.0)
     worker(journal, start_s=1.0, idle_s=1.0, fetch_wall_s=3.0, put_s=4.0)
-    frames = [["Image.load", "/site-packages/PIL/Image.py", 5, "PIL.Image", ""]]
-    frames += [["Photos.__getitem__", "/home/me/train.py", 9, "train", ""]]
-    frames += [["_MapDatasetFetcher.fetch", "fetch.py", 1, "torch.utils.data._utils.fetch", ""]]
-    frames += [["_worker_loop", "worker.py", 1, "torch.utils.data._utils.worker", ""]]
-    rows = json.dumps([[1, 30, frames]])
+    packages = "/usr/lib/python3/site-packages"
+    frames = [
+        ["Image.load", f"{packages}/PIL/Image.py", 5, None],
+        ["Photos.__getitem__", "/home/me/train.py", 9, None],
+        ["_MapDatasetFetcher.fetch", f"{packages}/torch/utils/data/_utils/fetch.py", 1, None],
+        ["_worker_loop", f"{packages}/torch/utils/data/_utils/worker.py", 1, None],
+    ]
+    rows = json.dumps({"frames": frames, "stacks": [[1, 30, [0, 1, 2, 3]]]})
     journal.write({"kind": "worker-stacks", "trace": 1, "worker": 0, "rows": rows})
     clock.now = 9.0
     metrics.look()

@@ -22,8 +22,7 @@ class RunQueue:
             self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         except OSError:  # not Linux, or the kernel was built without it
             self._fd = -1
-        self.own_bytes = 0
-        """Bytes that these reads themselves took from read(2)."""
+        self._own_bytes = self._own_calls = 0
 
     @property
     def known(self) -> bool:
@@ -36,10 +35,17 @@ class RunQueue:
             return 0.0
         try:
             data = os.pread(self._fd, 64, 0)
-            self.own_bytes += len(data)
+            self._own_bytes += len(data)
+            self._own_calls += 1
             return int(data.split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
             return 0.0
+
+    def take_own(self) -> tuple[int, int]:
+        """Return (bytes, calls) of read(2) that these looks took since the last time."""
+        own = self._own_bytes, self._own_calls
+        self._own_bytes = self._own_calls = 0
+        return own
 
     def close(self) -> None:
         """Close the file."""

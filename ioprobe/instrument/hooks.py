@@ -270,7 +270,7 @@ def _time_single(iterator: Any, trace: IteratorTrace) -> None:
     fetcher = getattr(iterator, "_dataset_fetcher", None)
     if fetcher is None:
         return
-    clock = BatchClock(trace.ring, 0)
+    clock = BatchClock(trace.ring, 0, shared=True)
     clock.asked()
     # As with queues: no cycle, else the dataset outlives its iterator.
     collate, fetch, weak = fetcher.collate_fn, type(fetcher).fetch, weakref.ref(fetcher)

@@ -35,6 +35,8 @@ _COUNT = struct.Struct("<q")
 _TIMES = struct.Struct("<2d")
 _STACKS_AT = 64
 _STACKS_ROOM = 48 * 1024
+STACKS_BYTES = _STACKS_ROOM - _COUNT.size
+"""Room for a worker's stacks."""
 _ROWS_AT = _STACKS_AT + _STACKS_ROOM
 
 
@@ -84,7 +86,7 @@ class Ring:
     def put_stacks(self, worker: int, data: bytes) -> None:
         """Store the worker's stack counts; what does not fit is dropped by the caller."""
         base = worker * self._stride + _STACKS_AT
-        if len(data) <= _STACKS_ROOM - _COUNT.size:
+        if len(data) <= STACKS_BYTES:
             _COUNT.pack_into(self._map, base, 0)
             self._map[base + _COUNT.size : base + _COUNT.size + len(data)] = data
             _COUNT.pack_into(self._map, base, len(data))

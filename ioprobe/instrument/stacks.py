@@ -1,6 +1,6 @@
 """A sampler of Python stacks inside a process, cheap enough to leave on.
 
-A thread wakes a dozen times a second, looks where the others stand, and counts.
+A thread wakes ten times a second, looks where the others stand, and counts.
 Which call a frame is in comes from the bytecode position (Python 3.11 and
 newer), so that a call into C (``zlib.decompress``, ``lock.acquire``) has a name
 although it has no Python frame.
@@ -9,6 +9,7 @@ although it has no Python frame.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 import linecache
@@ -18,10 +19,15 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
-DEFAULT_HZ = 12.5
+DEFAULT_HZ = 10.0
 """A sample costs the threads it looks at some 0.1 to 0.2 ms: their caches, and a hand-over of the interpreter."""
 _DEEPEST = 48
+_NAMED = 28
+"""Innermost frames of a stack that are named."""
 
+Spot = tuple[Any, ...]
+Place = tuple[str, str, int, Spot | None]
+"""Function, file, line, and the position of the instruction in the source."""
 Key = tuple[tuple[int, int], ...]
 """Frames, innermost first: the identity of the code object, and the instruction."""
 
@@ -32,14 +38,16 @@ class StackSampler:
     Args:
         hz: Samples per second.
         on_flush: Called about once a second, and at the end, with :meth:`encode`'s bytes.
+        room_bytes: The most that :meth:`encode` returns; rare stacks go without a name first.
     """
 
-    def __init__(self, hz: float = DEFAULT_HZ, on_flush: Any = None) -> None:
-        self._period_s = 1.0 / hz
+    def __init__(self, hz: float = DEFAULT_HZ, on_flush: Any = None, *, room_bytes: int = 1 << 20) -> None:
+        self._period_s, self._room = 1.0 / hz, room_bytes
         self._on_flush = on_flush
         self._counts: dict[tuple[int, Key], int] = {}
         # Hashing a code object walks through all its bytecode: keys hold identities, and this keeps them valid.
         self._codes: dict[int, CodeType] = {}
+        self._places: dict[tuple[int, int], Place] = {}
         self._stop = threading.Event()
         self._flushing = threading.Lock()
         self.skip: set[int] = set()
@@ -89,8 +97,8 @@ class StackSampler:
                 begin = time.monotonic()
                 self._flush()
                 last_flush = time.monotonic()
-                # Naming many different stacks takes the interpreter's lock: less often, the longer it takes.
-                pause_s = max(1.0, 200 * (last_flush - begin))
+                # It takes the interpreter's lock: less often, the longer it takes.
+                pause_s = max(1.0, 1000 * (last_flush - begin))
 
     def _key(self, frame: FrameType | None) -> Key:
         found: list[tuple[int, int]] = []
@@ -101,66 +109,50 @@ class StackSampler:
             frame = frame.f_back
         return tuple(found)
 
-    def encode(self, most: int = 60) -> bytes:
-        """Return ``[[main, count, [[function, file, line, module, call], ...]], ...]`` as JSON, innermost first.
-
-        ``main`` is 1 for the process's main thread and 0 for the others.
-        """
-        main_thread = threading.main_thread().ident
-        rows: dict[tuple[int, tuple[tuple[str, str, int, str, str], ...]], int] = {}
-        for (ident, key), count in list(self._counts.items()):
-            named = tuple(_named(self._codes[code], lasti) for code, lasti in key)
-            key_ = (int(ident == main_thread), named)
-            rows[key_] = rows.get(key_, 0) + count
-        top = sorted(rows.items(), key=lambda item: -item[1])
-        kept: list[list[Any]] = [[main, n, [list(f) for f in frames[:28]]] for (main, frames), n in top[:most]]
-        rest = sum(count for (main, _), count in top[most:] if main)
-        if rest:
-            kept.append([1, rest, []])
-        data = json.dumps(kept).encode()
-        return data if len(data) < 47_000 or most <= 4 else self.encode(most // 2)
-
-    def raw(self, most: int = 2000) -> bytes:
+    def encode(self, most: int = 2000) -> bytes:
         """Return the counts as JSON for :func:`named_rows`, which does the costly naming in another process."""
         main_thread = threading.main_thread().ident
         numbers: dict[tuple[int, int], int] = {}
-        top = sorted(self._counts.copy().items(), key=lambda item: -item[1])[:most]
-        stacks = [
-            [int(ident == main_thread), count, [numbers.setdefault(item, len(numbers)) for item in key[:28]]]
-            for (ident, key), count in top
+        every = sorted(self._counts.copy().items(), key=lambda item: -item[1])
+        stacks: list[list[Any]] = [
+            [int(ident == main_thread), count, [numbers.setdefault(item, len(numbers)) for item in key[:_NAMED]]]
+            for (ident, key), count in every[:most]
         ]
-        frames = []
-        for identity, lasti in numbers:
+        rest = sum(count for (ident, _), count in every[most:] if ident == main_thread)
+        if rest:
+            stacks.append([1, rest, []])
+        data = json.dumps({"frames": [self._place(*item) for item in numbers], "stacks": stacks}).encode()
+        return data if len(data) <= self._room or most <= 4 else self.encode(min(most, len(stacks)) // 2)
+
+    def _place(self, identity: int, lasti: int) -> Place:
+        found = self._places.get((identity, lasti))
+        if found is None:
             code = self._codes[identity]
             name = getattr(code, "co_qualname", code.co_name)
-            frames.append((name, code.co_filename, line_of(code, lasti), position_of(code, lasti)))
-        return json.dumps({"frames": frames, "stacks": stacks}).encode()
+            found = (name, code.co_filename, line_of(code, lasti), position_of(code, lasti))
+            self._places[identity, lasti] = found
+        return found
 
 
 def named_rows(data: bytes) -> list[list[Any]]:
-    """Return what :meth:`StackSampler.raw` gave as rows like those of :meth:`StackSampler.encode`.
+    """Return what :meth:`StackSampler.encode` gave as ``[[main, count, [[function, file, line, module, call], ...]]]``.
+
+    Innermost frame first; ``main`` is 1 for the process's main thread and 0 for the others.
 
     Raises:
-        ValueError: it is no such thing.
+        ValueError: it is no such thing; the process was ended while it wrote.
     """
+    if not data:
+        return []
     found = json.loads(data)
-    named = [
-        [name, file, line, _module_of(file), call_in(file, line, tuple(spot) if spot else None)]
-        for name, file, line, spot in found["frames"]
-    ]
-    return [[main, count, [named[k] for k in numbers]] for main, count, numbers in found["stacks"]]
-
-
-_NAMES: dict[tuple[int, int], tuple[CodeType, tuple[str, str, int, str, str]]] = {}
-
-
-def _named(code: CodeType, lasti: int) -> tuple[str, str, int, str, str]:
-    cached = _NAMES.get((id(code), lasti))
-    if cached is None or cached[0] is not code:
-        name, line = getattr(code, "co_qualname", code.co_name), line_of(code, lasti)
-        cached = (code, (name, code.co_filename, line, _module_of(code.co_filename), call_at(code, lasti, line)))
-        _NAMES[id(code), lasti] = cached
-    return cached[1]
+    try:
+        named = [
+            [name, file, line, _module_of(file), call_in(file, line, tuple(spot) if spot else None)]
+            for name, file, line, spot in found["frames"]
+        ]
+        return [[main, count, [named[k] for k in numbers]] for main, count, numbers in found["stacks"]]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the stacks of a process: {error}") from error
 
 
 def line_of(code: CodeType, lasti: int) -> int:
@@ -178,9 +170,6 @@ def _module_of(filename: str) -> str:
     return filename.rsplit("/", 1)[-1].removesuffix(".py")
 
 
-Spot = tuple[Any, ...]
-
-
 def position_of(code: CodeType, lasti: int) -> Spot | None:
     """Return (first line, last line, first column, last column) of an instruction; None on Python 3.10."""
     positions = getattr(code, "co_positions", None)
@@ -193,11 +182,7 @@ def position_of(code: CodeType, lasti: int) -> Spot | None:
     return found
 
 
-def call_at(code: CodeType, lasti: int, line: int) -> str:
-    """Return the dotted name of the call that a frame is in, or '' where it cannot be told."""
-    return call_in(code.co_filename, line, position_of(code, lasti))
-
-
+@functools.lru_cache(4096)
 def call_in(file: str, line: int, spot: Spot | None) -> str:
     """Return the dotted name of the call at a position in a source file, or '' where it cannot be told."""
     if spot is None or None in spot:

@@ -16,23 +16,31 @@ from typing import Any
 
 from ioprobe.instrument.batches import size_of
 from ioprobe.instrument.clocks import ReadCounter, RunQueue, now, process_cpu, thread_cpu
-from ioprobe.instrument.ring import Ring
+from ioprobe.instrument.ring import STACKS_BYTES, Ring
 from ioprobe.instrument.stacks import StackSampler
 
 _IO_FILE_BYTES = 110
 """About what one read of /proc/self/io takes."""
-_SHORT_S = 0.008
-"""Batches shorter than this would feel the price of the looks into /proc [s] ..."""
-_EVERY = 7
-"""... so only every seventh has them all; a prime, so as not to beat with what repeats in the data."""
+_LOOK_EVERY_S = 0.15
+"""Time between two batches with looks into /proc [s]. A look lets the interpreter's lock go, and the thread that sends
+the last batch takes it: some 30 us each, of which a batch in a hurry would feel four."""
 _FIRST_ROWS = 16
+"""So many batches of a worker all have their looks."""
+_GOLDEN = 0.618034
 
 
 class BatchClock:
-    """Turns the moments of one batch into a row of the ring."""
+    """Turns the moments of one batch into a row of the ring.
 
-    def __init__(self, ring: Ring, worker: int) -> None:
-        self._ring, self._worker = ring, worker
+    Args:
+        ring: Where the row goes.
+        worker: Its section of the ring.
+        shared: Whether this process reads for others than this loader, too, as the main process does: then the reads
+            of each batch are counted from its begin. No thread there waits to send a batch, and a look is cheap.
+    """
+
+    def __init__(self, ring: Ring, worker: int, *, shared: bool = False) -> None:
+        self._ring, self._worker, self._shared = ring, worker, shared
         self._runq = RunQueue()
         self._reads = ReadCounter()
         self._asked = now()
@@ -40,21 +48,23 @@ class BatchClock:
         self._ready = 0.0
         self._sizes = (0, 0)
         self._rows = 0
-        self._took_s = 0.0
-        self._brief = False
-        """Whether this batch goes without the looks that short batches would feel."""
-        self._io = (-1.0, -1.0)
-        """Bytes and calls of read(2) of the batch looked at last."""
+        self._looks = True
+        """Whether this batch has looks into /proc; see ``_LOOK_EVERY_S``."""
+        self._look_at = 0.0
+        self._waited = _Shares()
+        self._io = self._reads.read()
+        """Bytes and calls of read(2) so far, at the last look."""
         self._collated: tuple[float, float, float, float, float, float] | None = None
         self._begin()
         self._others_seen = process_cpu() - thread_cpu()
 
     def _begin(self) -> None:
-        self._brief = self._rows >= _FIRST_ROWS and self._took_s < _SHORT_S and self._rows % _EVERY > 0
-        self._t0, self._c0, self._r0 = now(), thread_cpu(), self._runq.read()
-        if not self._brief:
-            self._bytes0, self._ops0 = self._reads.read()
-            self._runq.own_bytes = 0
+        self._t0 = now()
+        self._looks = self._shared or self._rows < _FIRST_ROWS or self._t0 >= self._look_at
+        self._r0 = self._runq.read() if self._looks else 0.0
+        self._c0 = thread_cpu()
+        if self._shared or self._rows == 0:  # what a worker read before its first batch is none of it
+            self._count_reads()
 
     @property
     def counts_reads(self) -> bool:
@@ -75,11 +85,10 @@ class BatchClock:
 
     def collate(self, inner: Callable[[Any], Any], samples: Any) -> Any:
         """Run the user's collate function between two looks at the clocks."""
-        t0, c0, r0 = now(), thread_cpu(), 0.0 if self._brief else self._runq.read()
+        t0, c0, r0 = now(), thread_cpu(), self._runq.read() if self._looks else 0.0
         result = inner(samples)
-        t1, c1, r1 = now(), thread_cpu(), self._runq.read()
-        # Without the look in between, all of the waiting for a core counts with the fetch.
-        self._collated = (t0, c0, r1 if self._brief else r0, t1, c1, r1)
+        t1, c1, r1 = now(), thread_cpu(), self._runq.read() if self._looks else 0.0
+        self._collated = (t0, c0, r0, t1, c1, r1)
         return result
 
     def put(self, index: int, data: Any) -> None:
@@ -87,8 +96,16 @@ class BatchClock:
         if self._collated is None:  # an exception or the end of a stream: not a batch
             return
         t1, c1, r1, t2, c2, r2 = self._collated
-        if not self._brief:
-            self._io = self._read_since()
+        fetch_off_s, collate_off_s = (t1 - self._t0) - (c1 - self._c0), (t2 - t1) - (c2 - c1)
+        fetch_runq_s, collate_runq_s = r1 - self._r0, r2 - r1
+        read = (0.0, 0.0)
+        if self._looks:
+            self._waited.add(fetch_runq_s, fetch_off_s, collate_runq_s, collate_off_s)
+            read = self._count_reads()
+            # Never in step with what repeats in the data.
+            self._look_at = t2 + _LOOK_EVERY_S * (0.5 + self._rows * _GOLDEN % 1.0)
+        else:
+            fetch_runq_s, collate_runq_s = self._waited.estimate(fetch_off_s, collate_off_s)
         # Walking a large batch costs more than a look at a clock; sizes change slowly.
         if self._rows < 4 or self._rows % 16 == 0:
             self._sizes = size_of(data)
@@ -100,29 +117,50 @@ class BatchClock:
             self._t0 - self._asked,
             t1 - self._t0,
             c1 - self._c0,
-            r1 - self._r0,
+            fetch_runq_s,
             t2 - t1,
             c2 - c1,
-            r2 - r1,
+            collate_runq_s,
             max(0.0, others - self._others_seen),
             now(),
             float(self._sizes[0]),
             float(self._sizes[1]),
-            *self._io,
+            *(read if self._io[0] >= 0 else (-1.0, -1.0)),
         )
-        self._took_s = t2 - self._t0
         self._others_seen = others
         self._collated = None
         self._ring.append(self._worker, row)
 
-    def _read_since(self) -> tuple[float, float]:
-        """Return (bytes, calls) of read(2) since the batch began; (-1, -1) where the kernel does not tell."""
-        nbytes, ops = self._reads.read()
-        if nbytes < 0:
-            return -1.0, -1.0
-        # The clocks' own reads of /proc are in the counters, too: two of schedstat and one of io.
-        own = self._runq.own_bytes + _IO_FILE_BYTES
-        return max(0.0, nbytes - self._bytes0 - own), max(0.0, ops - self._ops0 - 3)
+    def _count_reads(self) -> tuple[float, float]:
+        """Return (bytes, calls) of read(2) since the last look, without those of the clocks themselves."""
+        before, self._io = self._io, self._reads.read()
+        own_bytes, own_calls = self._runq.take_own()
+        nbytes, calls = self._io[0] - before[0], self._io[1] - before[1]
+        return max(0.0, nbytes - own_bytes - _IO_FILE_BYTES), max(0.0, calls - own_calls - 1)
+
+
+class _Shares:
+    """Of the time that a worker is off its core, the share that it stood in line for one, fetch and collate apart.
+
+    For batches without looks into the run queue; the last twenty or so with them count.
+    """
+
+    def __init__(self) -> None:
+        self._fetch = self._collate = (0.0, 0.0)
+
+    def add(self, fetch_runq_s: float, fetch_off_s: float, collate_runq_s: float, collate_off_s: float) -> None:
+        """Take a batch with looks."""
+        self._fetch = (0.95 * self._fetch[0] + fetch_runq_s, 0.95 * self._fetch[1] + max(0.0, fetch_off_s))
+        self._collate = (0.95 * self._collate[0] + collate_runq_s, 0.95 * self._collate[1] + max(0.0, collate_off_s))
+
+    def estimate(self, fetch_off_s: float, collate_off_s: float) -> tuple[float, float]:
+        """Return the likely (fetch, collate) time in line for a core [s] of a batch without looks."""
+        return _part(self._fetch, fetch_off_s), _part(self._collate, collate_off_s)
+
+
+def _part(seen: tuple[float, float], off_s: float) -> float:
+    waited_s, all_s = seen
+    return max(0.0, off_s) * min(1.0, waited_s / all_s) if all_s > 0 else 0.0
 
 
 class _IndexQueue:
@@ -203,7 +241,9 @@ class WorkerEntry:
         sampler = None
         if self._hz > 0:
             ring = self._ring
-            sampler = StackSampler(self._hz, on_flush=lambda data: ring.put_stacks(worker, data))
+            sampler = StackSampler(
+                self._hz, on_flush=lambda data: ring.put_stacks(worker, data), room_bytes=STACKS_BYTES
+            )
             sampler.start()
         try:
             loop(*bound.args, **bound.kwargs)

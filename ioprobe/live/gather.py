@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -149,7 +150,7 @@ def _fill(run: Run, process: JobProcess, folder: Path) -> None:
         others = [i for other in leads if other is not lead for i in other.iterators]
         loop = loop_of(lead.rows, others, process.idle_s, meetings=False)
         if len(loop.main.call_s) >= _FEWEST:
-            run.loaders.append(_loader_run(lead, loop, b"", _name(lead, names), "other"))
+            run.loaders.append(_loader_run(lead, loop, [], _name(lead, names), "other"))
     _train(run, usable[0], [i for other in leads if other is not usable[0] for i in other.iterators], process)
     if process.full:
         text = "the job made more batches than are kept; what came after was not observed"
@@ -157,14 +158,12 @@ def _fill(run: Run, process: JobProcess, folder: Path) -> None:
     run.partitions = _partitions(process, folder, run)
 
 
-def _main_stacks(process: JobProcess) -> bytes:
+def _main_stacks(process: JobProcess) -> list[Any]:
     """Return the stacks of the training process, named."""
-    if not process.stacks:
-        return b""
     try:
-        return msgspec.json.encode(named_rows(process.stacks.encode()))
-    except (ValueError, KeyError, TypeError):  # not ours, or damaged
-        return b""
+        return named_rows(process.stacks.encode())
+    except ValueError:  # not ours, or damaged
+        return []
 
 
 def _leads(process: JobProcess) -> list[Lead]:
@@ -191,7 +190,7 @@ def _without_loader(leads: list[Lead], stacks: int) -> Caveat:
             "the DataLoader is read by a thread of the job, not by its main thread: its waits are not the loop's; "
             f"the verdict rests on {stacks} stacks of the main process"
         )
-        return Caveat("read-by-thread", text, "give it more time: stacks come a dozen times a second")
+        return Caveat("read-by-thread", text, "give it more time: stacks come ten times a second")
     text = f"the job made no batches with a DataLoader; the verdict rests on {stacks} stacks of the main process"
     return Caveat("no-dataloader", text, "move reading and decoding into a Dataset to see its stages")
 
@@ -266,7 +265,7 @@ def _depth(lead: Lead) -> int:
     return settings.depth if settings is not None else 0
 
 
-def _loader_run(lead: Lead, loop: Loop, main_stacks: bytes, name: str, purpose: str) -> LoaderRun:
+def _loader_run(lead: Lead, loop: Loop, main_stacks: list[Any], name: str, purpose: str) -> LoaderRun:
     main = loop.main
     until = max((lead.rows.return_s[k] for k in lead.rows.of_phase(OBSERVE)), default=float("inf"))
     raw = [row for i in lead.iterators for row in i.workers if row["put_s"] <= until]
@@ -310,15 +309,15 @@ def _alone(lead: Lead, main: MainBatches, process: JobProcess) -> LoaderRun:
     return whole
 
 
-def _worker_stacks(lead: Lead) -> list[object]:
-    found: list[object] = []
+def _worker_stacks(lead: Lead) -> list[Any]:
+    found: list[Any] = []
     for iterator in lead.iterators:
         if not iterator.pids:
             continue
         for text in iterator.stacks.values():
             try:
-                found += msgspec.json.decode(text)
-            except msgspec.DecodeError:  # the worker was ended while it wrote
+                found += named_rows(text.encode())
+            except ValueError:  # the worker was ended while it wrote
                 continue
     return found
 

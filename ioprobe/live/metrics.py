@@ -108,8 +108,8 @@ class Followed:
             self._add_stacks(iterator.loader, int(head["trace"]), int(head["worker"]), str(head["rows"]))
 
     def _add_stacks(self, loader: int, trace: int, worker: int, rows: str) -> None:
-        with contextlib.suppress(ValueError, TypeError):  # the worker was ended while it wrote
-            self._stacks[trace, worker] = self._judge.of(rows)
+        with contextlib.suppress(ValueError):  # the worker was ended while it wrote
+            self._stacks[trace, worker] = self._judge.of(rows.encode())
         total: Counter[Stage] = Counter()
         for (one, _), found in self._stacks.items():
             if self._iterators[one].loader == loader:

@@ -18,7 +18,7 @@ from ioprobe.instrument.clocks import device_read_bytes, now, thread_cpu
 from ioprobe.instrument.facts import find_dataloaders
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.meeting import Meetings
-from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler
+from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler, named_rows
 from ioprobe.instrument.stages import Frame, classify, is_user_frame
 from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
@@ -343,7 +343,7 @@ class LoopMeter:
             worker_pss_bytes=self._memory,
             batch_bytes=sizes[len(sizes) // 2][0] or None,
             batch_tensors=sizes[len(sizes) // 2][1],
-            stacks=stack_shares(worker_stacks(traces), self._sampler.encode() if self._sampler else b""),
+            stacks=stack_shares(worker_stacks(traces), named_rows(self._sampler.encode()) if self._sampler else []),
             load=load,
             repeats=repeats,
             device_read_bytes=None if before is None or after is None else max(0, after - before),

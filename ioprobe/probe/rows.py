@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ioprobe.instrument.hooks import IteratorTrace
+from ioprobe.instrument.stacks import named_rows
 from ioprobe.run import MainBatches, WorkerBatches
 
 
@@ -63,12 +63,10 @@ def worker_stacks(traces: list[IteratorTrace]) -> list[Any]:
     found: list[Any] = []
     for trace in traces:
         for worker in range(trace.ring.workers):
-            data = trace.ring.stacks(worker)
-            if data:
-                try:
-                    found += json.loads(data)
-                except ValueError:  # a worker was killed while it wrote
-                    continue
+            try:
+                found += named_rows(trace.ring.stacks(worker))
+            except ValueError:  # a worker was killed while it wrote
+                continue
     return found
 
 

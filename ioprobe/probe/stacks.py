@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -10,19 +9,18 @@ from ioprobe.instrument.stages import Frame, classify
 from ioprobe.run import HotFrame, StackShares, Stage
 
 
-def stack_shares(worker: list[Any], main: bytes) -> list[StackShares]:
+def stack_shares(worker: list[Any], main: list[Any]) -> list[StackShares]:
     """Return the shares of workers and of the main process, main threads and further threads apart.
 
     Args:
         worker: Rows ``[is main thread, count, frames]`` from worker processes.
-        main: The main process's rows, encoded.
+        main: The main process's rows.
     """
-    rows = json.loads(main) if main else []
     groups = {
         "worker": [row for row in worker if row[0]],
         "worker-thread": [row for row in worker if not row[0]],
-        "main": [row for row in rows if row[0]],
-        "thread": [row for row in rows if not row[0]],
+        "main": [row for row in main if row[0]],
+        "thread": [row for row in main if not row[0]],
     }
     return [shares for role, found in groups.items() if (shares := _shares(role, found)) is not None]
 

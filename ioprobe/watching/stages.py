@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import weakref
@@ -13,7 +12,7 @@ from typing import Any
 from ioprobe.instrument.clocks import now
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.ring import FIELDS, Ring
-from ioprobe.instrument.stacks import DEFAULT_HZ
+from ioprobe.instrument.stacks import DEFAULT_HZ, named_rows
 from ioprobe.instrument.stages import Frame, classify
 from ioprobe.run import Stage
 
@@ -73,14 +72,14 @@ class StackCounts:
     def __init__(self) -> None:
         self._known: dict[str, Stage] = {}
 
-    def of(self, text: str | bytes) -> Counter[Stage]:
+    def of(self, data: bytes) -> Counter[Stage]:
         """Return the counts in the stacks of one worker, as it encoded them.
 
         Raises:
             ValueError: it is no such thing; the worker was ended while it wrote.
         """
         found: Counter[Stage] = Counter()
-        for main, count, frames in json.loads(text or "[]"):
+        for main, count, frames in named_rows(data):
             if not main or not frames:
                 continue
             key = repr(frames)
@@ -203,7 +202,7 @@ class StageMeter(Recorder):
             for worker in range(one.ring.workers):
                 try:
                     total += self._judge.of(one.ring.stacks(worker))
-                except (ValueError, TypeError):  # the worker writes just now
+                except ValueError:  # the worker writes just now
                     continue
             self._new += total - one.counted
             one.counted |= total

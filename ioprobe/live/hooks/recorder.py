@@ -398,7 +398,7 @@ class LiveRecorder(Recorder):
             assert isinstance(trace, LiveTrace)
             self._write_worker_stacks(trace)
         if self._sampler is not None:
-            self._write({"kind": "stacks", "rows": self._sampler.raw().decode()})
+            self._write({"kind": "stacks", "rows": self._sampler.encode().decode()})
         # Each time all stacks so far are named and written: ever less often.
         self._stacks_pause_s = max(2 * self._stacks_pause_s, 200 * (now() - begin))
         self._stacks_at = now() + self._stacks_pause_s
