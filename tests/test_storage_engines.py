@@ -194,6 +194,9 @@ def test_no_latencies_give_no_percentiles() -> None:
     ("ring", "linux_aio", "depth", "direct", "block_bytes", "engine"),
     [
         (True, True, 1, True, 4096, "preadv"),
+        (True, True, 1, True, MiB, "io_uring"),
+        (False, True, 1, True, MiB, "preadv"),
+        (True, True, 1, False, MiB, "preadv"),
         (True, True, 8, True, 4096, "libaio"),
         (True, True, 8, True, MiB, "io_uring"),
         (True, False, 8, True, 4096, "io_uring"),

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ioprobe.probe.engines.board import Board
 from ioprobe.probe.engines.common import Task, io_error, words_of
@@ -90,31 +91,36 @@ class Worker:
         """Nothing is kept between rounds."""
 
 
+def _cells(pointers: NDArray[np.uint64]) -> list[ctypes.c_void_p]:
+    """Return where each pointer of an array lies."""
+    return [ctypes.c_void_p(pointers.ctypes.data + 8 * place) for place in range(pointers.size)]
+
+
 def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str, Any], dict[str, array.array[int]]]:
     flight = Flight(task, board)
     depth, size = task.depth, task.block_bytes
     blocks = np.zeros(depth, _IOCB)
     blocks["data"], blocks["buf"], blocks["fd"], blocks["nbytes"] = flight.slots, flight.addresses, fd, size
-    pointers, events = np.zeros(depth, np.uint64), np.zeros(depth, _EVENT)
-    queue, events_at = words_of(pointers), ctypes.c_void_p(events.ctypes.data)
-    queue_at = [ctypes.c_void_p(pointers.ctypes.data + 8 * place) for place in range(depth)]
-    address = words_of((blocks.ctypes.data + flight.slots * 64).astype(np.uint64))
+    events = np.zeros(depth, _EVENT)
+    events_at = ctypes.c_void_p(events.ctypes.data)
+    addresses = (blocks.ctypes.data + flight.slots * 64).astype(np.uint64)
+    pointers = addresses.copy()
+    queue, queue_at, alone_at = words_of(pointers), _cells(pointers), _cells(addresses)
+    address = addresses.tolist()
     offset_of, event = words_of(blocks).cast("B").cast("q"), words_of(events).cast("B").cast("q")
-    since, record, ahead = words_of(flight.since), words_of(flight.latencies), words_of(flight.ahead)
+    record, ahead = words_of(flight.latencies), words_of(flight.ahead)
     call, submit, getevents, handle = system_call(), context.submit, context.getevents, context.handle
     clock = time.perf_counter_ns
     total = len(ahead)
     now = flight.start()
     single, next_ns = flight.single, flight.tally.next_ns
-    at = ready = min(depth, total)
+    since = [now] * depth
+    at = ready = flying = min(depth, total)
     for slot in range(ready):
-        offset_of[slot * 8 + 5], queue[slot], since[slot] = ahead[slot], address[slot], now
-    ops = recorded = flying = 0
+        offset_of[slot * 8 + 5] = ahead[slot]
+    ops = recorded = 0
     going = True
-    while True:
-        flying += ready
-        if flying == 0:
-            break  # a single pass has ended
+    while flying:  # or a single pass has ended
         sent = 0
         while sent < ready:
             took = call(submit, handle, ready - sent, queue_at[sent])
@@ -127,22 +133,23 @@ def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str
             if ctypes.get_errno() != _EINTR:
                 raise io_error(task, ctypes.get_errno(), 0)
             count = 0
-        flying -= count
         ready = 0
         for place in range(0, 4 * count, 4):
-            if single and ready and call(submit, handle, 1, queue_at[0]) == 1:
-                # The device starts on the one before while this one is prepared.
-                flying += 1
-                ready = 0
             slot = event[place]
             if event[place + 2] != size:
                 flight.complain(event[place + 2], offset_of[slot * 8 + 5])
-            record[recorded] = now - since[slot]
-            recorded += 1
             if at < total:
-                offset_of[slot * 8 + 5], queue[ready], since[slot] = ahead[at], address[slot], now
+                offset_of[slot * 8 + 5] = ahead[at]
                 at += 1
-                ready += 1
+                # The device starts at once; the books are kept while it works.
+                if not single or call(submit, handle, 1, alone_at[slot]) != 1:
+                    queue[ready] = address[slot]
+                    ready += 1
+            else:
+                flying -= 1
+            record[recorded] = now - since[slot]
+            since[slot] = now
+            recorded += 1
         ops += count
         if now >= next_ns:
             going, recorded = flight.mark(now, ops, count, recorded)
@@ -152,6 +159,7 @@ def _loop(task: Task, context: Context, fd: int, board: Board) -> tuple[dict[str
         if total - at < depth:
             ahead, at = flight.refill(at), 0
             total = len(ahead)
+    flying -= ready  # not handed over
     while flying > 0:
         flying -= max(1, call(getevents, handle, 1, depth, events_at, None))
     return flight.finish(now, ops, recorded, exhausted=going)

@@ -171,17 +171,23 @@ class Usage:
         self._task = task
         self._device = process_device_bytes()
         self._cpu_s: float | None = None
+        self._end_cpu_s: float | None = None
         self._ops = 0
 
     def start(self, ops: int) -> None:
         """Note the end of the ramp."""
         self._cpu_s, self._ops = _cpu_s(), ops
 
+    def end(self) -> None:
+        """Note the end of the window: what evaluation takes afterwards is not the reads'."""
+        self._end_cpu_s = _cpu_s()
+
     def facts(self, ops: int) -> dict[str, Any]:
-        """Return CPU seconds and operations since start, and device bytes since the beginning."""
+        """Return CPU seconds and operations from start to end, and device bytes since the beginning."""
+        end_cpu_s = _cpu_s() if self._end_cpu_s is None else self._end_cpu_s
         device = process_device_bytes()
         return {
-            "cpu_s": None if self._cpu_s is None else _cpu_s() - self._cpu_s,
+            "cpu_s": None if self._cpu_s is None else end_cpu_s - self._cpu_s,
             "cpu_ops": ops - self._ops,
             "ops": ops,
             "elapsed_ns": time.perf_counter_ns() - self._task.at_ns,

@@ -51,8 +51,6 @@ class Flight:
         self.slots = np.arange(task.depth, dtype=np.uint64)
         self.addresses = self.base + self.slots * task.step_bytes
         """Of each slot's buffer."""
-        self.since = np.zeros(task.depth, np.int64)
-        """When each slot was submitted [ns]."""
         self.latencies = np.empty(RAW_LIMIT, np.int64)
         self._offsets = task.offsets()
         self.ahead = self._offsets.take(_TAKE)
@@ -98,6 +96,8 @@ class Flight:
             recorded = 0
         if going:
             self._submission.tried(now_ns, ops)
+        else:
+            self.usage.end()
         return going, recorded
 
     def refill(self, taken: int) -> memoryview:

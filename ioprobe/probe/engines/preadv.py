@@ -1,4 +1,8 @@
-"""Plain ``preadv`` into page-aligned memory: one thread for each request in flight."""
+"""Plain ``preadv`` into page-aligned memory: one thread for each request in flight.
+
+Small reads through the page cache go by ``pread``, as fio's psync does: its system
+call is a sixth cheaper, which is what such a read waits for.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,14 @@ from ioprobe.probe.engines.common import (
 _FIRST_TAKE = 1 << 17
 _MORE = 1 << 13
 _MOST, _BUNCH_NS = 512, 1_000_000
+_SMALL_BYTES = 64 << 10
+"""Up to here ``pread`` finds its memory without asking the kernel for it (malloc maps from 128 KiB on)."""
 
 
 class Worker:
     """Depth threads, each with one request in flight."""
 
-    def __init__(self, job: dict[str, Any], board: Board, *, read: Read = os.preadv) -> None:
+    def __init__(self, job: dict[str, Any], board: Board, *, read: Read | None = None) -> None:
         self.job, self.board, self.read = job, board, read
 
     def round(self, command: dict[str, Any]) -> tuple[dict[str, Any], dict[str, array.array[int]]]:
@@ -78,8 +84,10 @@ class _Stream:
     A bunch lasts about a millisecond, so that marks and the stop flag are seen in time.
     """
 
-    def __init__(self, task: Task, fd: int, read: Read, tally: Tally, number: int, usage: Usage) -> None:
-        self.task, self.fd, self.read, self.tally, self.number, self.usage = task, fd, read, tally, number, usage
+    def __init__(self, task: Task, fd: int, read: Read | None, tally: Tally, number: int, usage: Usage) -> None:
+        self.task, self.fd, self.tally, self.number, self.usage = task, fd, tally, number, usage
+        self.read = read or os.preadv
+        self.small = read is None and not task.direct and task.block_bytes <= _SMALL_BYTES
         self.ops = 0
         self.exhausted = False
         self.error: BaseException | None = None
@@ -130,6 +138,8 @@ class _Stream:
                     self._fold()
                 many = max(1, min(2 * many, _MOST, many * _BUNCH_NS // max(1, now - before)))
             self.exhausted = going
+            if self.number == 0:
+                self.usage.end()
             if going:
                 tally.mark(clock(), self.ops)
             self._fold()
@@ -139,7 +149,10 @@ class _Stream:
         clock, size = time.perf_counter_ns, self.task.block_bytes
         coming = iter(bunch)
         try:
-            reads = map(self.read, repeat(self.fd), repeat([view]), coming)
+            if self.small:
+                reads = map(len, map(os.pread, repeat(self.fd), repeat(size), coming))
+            else:
+                reads = map(self.read, repeat(self.fd), repeat([view]), coming)
             ends = [clock() for got in reads if got == size]
         except OSError as error:
             raise io_error(self.task, error.errno or 0, bunch[-1 - length_hint(coming)]) from None
