@@ -183,6 +183,20 @@ def test_bytes_and_fingerprints_of_a_batch() -> None:
     assert fingerprint(batch) != fingerprint({"x": torch.ones(4, 8), "y": np.zeros(4, dtype=np.int64)})
 
 
+def test_a_batch_of_very_many_objects_is_sized_from_a_few_of_them() -> None:
+    box = {"x": 0.5, "y": 0.5, "w": 0.1, "h": 0.1}
+    batch = [[box] * 8000 for _ in range(16)]
+    begin = time.thread_time()
+    assert size_of(batch) == (16 * 8000 * 4 * 28, 0)
+    assert fingerprint(batch) == fingerprint([[dict(box)] * 8000 for _ in range(16)])
+    assert time.thread_time() - begin < 0.5  # all of them would take seconds
+    assert size_of([torch.zeros(k % 7) for k in range(1000)])[1] == 1000
+
+
+def test_what_a_batch_holds_deep_inside_is_counted() -> None:
+    assert size_of({"a": [{"b": torch.zeros(3)}, {"b": torch.zeros(5)}], "c": "abc", "d": []}) == (35, 2)
+
+
 def test_a_loader_is_rebuilt_around_its_dataset_sampler_and_collate_function() -> None:
     loader = DataLoader(Squares(), batch_size=8, shuffle=True, collate_fn=slow_collate, drop_last=True)
     other = rebuild(loader, num_workers=2, prefetch_factor=4)

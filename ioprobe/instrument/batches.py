@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-_MOST_ITEMS = 4096
+_LOOKS = 256
+"""About so many parts of a batch are looked at: some two milliseconds at most, whatever the batch holds."""
 
 
-def _children(value: Any) -> list[Any] | None:
+def _children(value: Any) -> Collection[Any] | None:
     """Return the parts of a container, or None for a leaf."""
     if isinstance(value, Mapping):
-        return list(value.values())
+        return value.values()
     if isinstance(value, (list, tuple)):
-        return list(value)
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     if hasattr(value, "__dict__") and not hasattr(value, "shape") and not callable(value):
         # transformers' BatchEncoding, torch_geometric's Data and the like
         data = getattr(value, "data", None)
-        return list(data.values()) if isinstance(data, Mapping) else list(vars(value).values())
+        return data.values() if isinstance(data, Mapping) else vars(value).values()
     return None
 
 
@@ -30,18 +32,28 @@ def _has_shape(value: Any) -> bool:
     return shape is not None and hasattr(value, "dtype")
 
 
-def leaves(batch: Any, depth: int = 4) -> Iterator[Any]:
-    """Yield tensors, arrays and other leaves, at most a few thousand."""
-    left = _MOST_ITEMS
-    queue: list[tuple[Any, int]] = [(batch, 0)]
-    while queue and left > 0:
-        value, level = queue.pop(0)
-        parts = None if _has_shape(value) or level >= depth else _children(value)
-        if parts is None:
-            left -= 1
-            yield value
-        else:
-            queue += [(part, level + 1) for part in parts[:left]]
+def leaves(batch: Any, looks: int = _LOOKS, depth: int = 4) -> Iterator[tuple[Any, float]]:
+    """Yield tensors, arrays and other leaves, each with the number of leaves that it stands for.
+
+    All of them where there are few; of a container with very many parts, evenly spaced ones.
+    """
+    parts = None if depth == 0 or _has_shape(batch) else _children(batch)
+    if parts is None:
+        yield batch, 1.0
+        return
+    n = len(parts)
+    seen = min(n, max(4, looks))
+    for part in _spaced(parts, seen):
+        for leaf, weight in leaves(part, looks // max(1, seen), depth - 1):
+            yield leaf, weight * n / seen
+
+
+def _spaced(parts: Collection[Any], seen: int) -> Iterable[Any]:
+    if seen == len(parts):
+        return parts
+    if isinstance(parts, (list, tuple)):
+        return (parts[k * len(parts) // seen] for k in range(seen))
+    return itertools.islice(parts, seen)
 
 
 def count_samples(batch: Any, batch_size: int | None = None) -> int:
@@ -80,7 +92,7 @@ def _candidates(batch: Any) -> Iterator[int]:
             yield from inner[:1]
             return
         if batch and isinstance(batch[0], (list, tuple)):
-            inner = [len(part) for part in batch if isinstance(part, (list, tuple))]
+            inner = [len(part) for part in batch[:9] if isinstance(part, (list, tuple))]
             if len(batch) <= 8 and len(set(inner)) == 1:
                 yield inner[0]
                 yield len(batch)
@@ -97,26 +109,27 @@ def _candidates(batch: Any) -> Iterator[int]:
 
 
 def size_of(batch: Any) -> tuple[int, int]:
-    """Return (bytes, tensors) of the tensors and arrays in a batch; strings and bytes count, too."""
-    total = tensors = 0
-    for leaf in leaves(batch):
+    """Return (bytes, tensors) of the tensors and arrays in a batch; strings, bytes and numbers count, too.
+
+    Exact up to a few hundred parts; beyond, an estimate from evenly spaced ones.
+    """
+    total = tensors = 0.0
+    for leaf, weight in leaves(batch):
         nbytes = getattr(leaf, "nbytes", None)
         if isinstance(nbytes, int) and _has_shape(leaf):
-            total += nbytes
-            tensors += hasattr(leaf, "untyped_storage")
+            total += nbytes * weight
+            tensors += weight * hasattr(leaf, "untyped_storage")
         elif isinstance(leaf, (str, bytes, bytearray)):
-            total += len(leaf)
+            total += len(leaf) * weight
         elif isinstance(leaf, (int, float)):
-            total += 28
-    return total, tensors
+            total += 28 * weight
+    return round(total), round(tensors)
 
 
 def fingerprint(batch: Any) -> int:
     """Return a checksum of (parts of) a batch's content; equal batches have equal ones."""
     crc = 0
-    for k, leaf in enumerate(leaves(batch)):
-        if k >= 64:
-            break
+    for leaf, _ in leaves(batch, looks=64):
         crc = zlib.crc32(_content(leaf), crc)
     return crc
 
@@ -131,4 +144,4 @@ def _content(leaf: Any) -> bytes:
             step = max(1, flat.numel() // 1024)
             return bytes(flat[::step][:1024].double().numpy().tobytes())
         return bytes(leaf.reshape(-1)[:1024].tobytes())
-    return repr(leaf)[:256].encode()
+    return repr(leaf[:256] if isinstance(leaf, (str, bytes, bytearray)) else leaf)[:256].encode()
