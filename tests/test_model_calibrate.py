@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ioprobe.errors import MeasureError
 from ioprobe.model.calibrate import calibrate, slow_step_s
+from ioprobe.model.handling import main_costs, shared_cpu_s
 from ioprobe.model.predict import loader_rate, predict
-from ioprobe.model.profile import Setting
+from ioprobe.model.profile import MainCosts, Setting
+from ioprobe.model.rows import rows_of
 from ioprobe.model.simulate import System, simulate
-from ioprobe.run import LoaderFacts, LoaderRun, LoaderSettings, MainBatches
+from ioprobe.run import LoaderFacts, LoaderRun, LoaderSettings, MainBatches, WorkerBatches
 from tests.model_truth import SAMPLES, at_lock, emulated_step, loader_run, noisy, run_of
 
 
@@ -204,3 +207,66 @@ def test_two_worker_counts_tell_a_shared_server_from_latency(measured: int, seco
 def test_two_worker_counts_that_scale_are_no_shared_server() -> None:
     other = loader_run(latency(2), 120, purpose="calibrate")
     assert calibrate(run_of(loader_run(latency(4), 160), other)).serial is None
+
+
+def handed_over() -> LoaderRun:
+    """Thirty batches of two workers in turn, received at 10, 20, ... ms; the first two are warm-up.
+
+    Of every three one is received while its own worker computes (6 ms), one while only the other does (3 ms), and
+    one while both idle (1 ms).
+    """
+    count = 30
+    took = [(6e-3, 3e-3, 1e-3)[i % 3] for i in range(count)]
+    rows = WorkerBatches()
+    for i in range(count):
+        at, maker = 0.010 * (i + 1), i % 2
+        made = [(maker, i, at - 8e-3, at - 7e-3)]
+        if i % 3 < 2:  # a later batch, in the making when this one is received
+            made.append((maker if i % 3 == 0 else 1 - maker, count + i, at - 1e-3, at + 1e-3))
+        for worker, index, start, put in made:
+            rows.worker.append(worker)
+            rows.index.append(index)
+            rows.start_s.append(start)
+            rows.put_s.append(put)
+            rows.fetch_wall_s.append(put - start)
+    main = MainBatches(
+        call_s=[0.010 * (i + 1) for i in range(count)],
+        wait_s=took,
+        wait_cpu_s=[0.5e-3] * count,
+        sampler_s=[0.0] * count,
+        transport_s=took,
+        release_s=[0.0] * count,
+        epoch=[0] * count,
+    )
+    return LoaderRun(coupled=False, settings=LoaderSettings(num_workers=2), main=main, workers=rows, warmup_batches=2)
+
+
+def test_handing_over_costs_what_it_took_while_the_workers_did_the_same() -> None:
+    measured = handed_over()
+    rows = rows_of(measured)
+    assert rows is not None
+    found = main_costs(measured, rows, [measured], cores=2.0)
+    assert found.receive_cpu_s + found.receive_busy_s == pytest.approx(6e-3)
+    assert found.receive_cpu_s + found.receive_crowded_s == pytest.approx(3e-3)
+    # With a third core one is free while a single worker computes: never seen crowded, so half way.
+    roomy = main_costs(measured, rows, [measured], cores=3.0)
+    assert roomy.receive_crowded_s == pytest.approx((roomy.receive_idle_s + roomy.receive_busy_s) / 2)
+
+
+def test_a_batch_received_before_its_turn_is_half_of_what_that_call_took() -> None:
+    measured = handed_over()
+    for i in range(1, 29, 3):
+        measured.main.transport_s[i] += measured.main.transport_s[i + 1]
+        measured.main.transport_s[i + 1] = 0.0
+    rows = rows_of(measured)
+    assert rows is not None
+    # 3 ms and 1 ms in one call, while only the other worker computed.
+    found = main_costs(measured, rows, [measured], cores=2.0)
+    assert found.receive_cpu_s + found.receive_crowded_s == pytest.approx(2e-3)
+
+
+def test_only_tensors_are_shared_while_the_main_process_receives() -> None:
+    costs = MainCosts(receive_cpu_s=0.4e-3)
+    assert shared_cpu_s(1e-3, costs, structs.replace(handed_over(), batch_tensors=2)) == 0.4e-3
+    assert shared_cpu_s(0.3e-3, costs, structs.replace(handed_over(), batch_tensors=2)) == 0.3e-3
+    assert shared_cpu_s(1e-3, costs, structs.replace(handed_over(), batch_tensors=0)) == 0.0

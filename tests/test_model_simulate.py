@@ -129,6 +129,34 @@ def test_handing_over_from_a_busy_worker_blocks_the_main_process() -> None:
     assert trace.return_s[:2] == pytest.approx(np.array([15, 25]) * MS)
 
 
+def test_handing_over_with_all_other_cores_taken_is_slower_than_with_one_free() -> None:
+    # Worker 0 has made all it was asked for; worker 1 computes for 100 ms when batch 0 is received.
+    rows = (constant(cpu_ms=10), constant(cpu_ms=100))
+    costs = {"receive_busy_s": 7 * MS, "receive_crowded_s": 5 * MS, "receive_idle_s": 2 * MS, "prefetch_factor": 1}
+    for cores, handed_over in ((2.0, 15), (3.0, 12)):
+        trace = events(system(2, *rows, cores=cores, **costs), 1)
+        assert trace.return_s == pytest.approx(np.array([handed_over]) * MS)
+
+
+def test_the_worker_s_end_of_a_hand_over_takes_its_core_but_not_the_main_process_s_time() -> None:
+    # On one core 3 ms of it come off the next batch's 10 ms: a batch every 13 ms, the first one still after 10.
+    trace = events(system(1, constant(cpu_ms=10), cores=1.0, share_cpu_s=3 * MS), 41)
+    assert trace.return_s[0] == pytest.approx(10 * MS)
+    assert per_second(trace, 20) == pytest.approx(1 / (13 * MS))
+    # With a core for each nothing is delayed.
+    assert per_second(events(system(1, constant(cpu_ms=10), cores=2.0, share_cpu_s=3 * MS), 41), 20) == pytest.approx(
+        1 / (10 * MS)
+    )
+
+
+@pytest.mark.parametrize("workers", [2, 3, 6])
+def test_the_main_process_takes_turns_with_one_other_thread_however_many_there_are(workers: int) -> None:
+    # 4 ms of freeing in slices of 1.5 ms, a slice of another's after each: 4 + 2 x 1.5 ms.
+    given = system(workers, constant(cpu_ms=1000), cores=2.0, release_s=4 * MS, prefetch_factor=2)
+    trace = events(given, 1 + workers)
+    assert trace.step_end_s[0] - trace.return_s[0] == pytest.approx(7 * MS)
+
+
 def test_starting_workers_comes_before_the_first_batch() -> None:
     trace = events(system(2, constant(blocked_ms=10), start_s=20 * MS, init_s=5 * MS, first_extra_s=3 * MS), 2)
     # The second worker starts after the first: 2 x 20 ms, then its imports; the first is ready at 25 ms,
@@ -189,6 +217,7 @@ def test_the_shortcut_and_the_events_agree_where_nothing_contends() -> None:
             feed_cpu_s=0.00031,
             receive_cpu_s=0.00017,
             receive_busy_s=0.00007,
+            receive_crowded_s=0.00007,
             receive_idle_s=0.00007,
             dispatch_cpu_s=0.00005,
             release_s=0.00003,

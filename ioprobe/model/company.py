@@ -17,7 +17,7 @@ from ioprobe.model.contention import (
     workers_differ,
 )
 from ioprobe.model.fit import fit_correction, fit_second, fit_serial
-from ioprobe.model.handling import main_costs, mean_of, other_threads
+from ioprobe.model.handling import main_costs, mean_of, other_threads, shared_cpu_s
 from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import Profile, Serial, Setting, StepCosts
 from ioprobe.model.rates import steady_start, throughput
@@ -56,6 +56,7 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         run: The run, whose further measurements tell what workers alone, or the main process, take.
     """
     feed, threads = other_threads(rows, source)
+    main = main_costs(source, rows, run.loaders, base.cores)
     crew = source.settings.num_workers if source.settings is not None else 0
     with_others = company(rows, _others(source, run)) if crew > 1 else None
     profile = replace(
@@ -69,8 +70,9 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         worker_batches=_delivered_by(rows, base, crew),
         worker_cpu_s=rows.overhead_s,
         feed_cpu_s=feed,
+        share_cpu_s=shared_cpu_s(feed, main, source),
         threads_cpu_s=threads,
-        main=main_costs(source, rows, run.loaders),
+        main=main,
         startup=replace(base.startup, first_extra_s=rows.first_extra_s),
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
@@ -188,6 +190,7 @@ def _with_contention(profile: Profile, rows: Rows, source: LoaderRun, found: Com
         collate_cpu_s=profile.collate_cpu_s / growth,
         worker_cpu_s=profile.worker_cpu_s / growth,
         feed_cpu_s=profile.feed_cpu_s / growth,
+        share_cpu_s=profile.share_cpu_s / growth,
         threads_cpu_s=profile.threads_cpu_s / growth,
     )
 

@@ -1,45 +1,30 @@
-"""The event engine of :mod:`ioprobe.model.simulate`: clocks, queues and the handlers of every event."""
+"""The event engine of :mod:`ioprobe.model.simulate`: queues and the handlers of every event."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
 
 import numpy as np
 
+from ioprobe.model.cores import Cores
 from ioprobe.model.simulate import Event, Row, System, Trace
 
-SLICE_S = 1.5e-3
-"""How long a thread that has slept runs before it must share its core like any other [s]."""
 
-
-Handler = Callable[[Any], None]
-
-
-class Engine:
+class Engine(Cores):
     """One replay; :meth:`run` does it."""
 
     def __init__(self, system: System, batches: int, record: bool, start_full: bool) -> None:
-        s = self.s = system
+        super().__init__(system)
+        s = self.s
         self.batches = batches
         self.log: list[Event] | None = [] if record else None
-        self.t = self.v = 0.0
-        self.rate = 1.0
-        self.load = 0
-        self.main_runs = 0
-        self.cpu_used = 0.0
-        self.seq = 0
-        self.timed: list[tuple[float, int, Handler, Any]] = []
-        self.running: list[tuple[float, int, Handler, Any, int]] = []
         n = s.num_workers
-        most = 2 * n + 2 + math.ceil(max(1.0, s.step_cpu_share))
-        self.rates = [[_rate(s, load, main) for load in range(most + 1)] for main in (0, 1)]
         self.tasks: list[deque[int]] = [deque() for _ in range(n)]
         self.outbox: list[deque[int]] = [deque() for _ in range(n)]
         self.feeding = [False] * n
+        self.shares = [0] * n
         self.idle = [False] * n
         self.computing = [False] * n
         self.current = [0] * n
@@ -70,8 +55,6 @@ class Engine:
         self.epochs: list[int] = []
         self.epoch_base = 0
         self.stop = False
-
-    # -- clocks -----------------------------------------------------------
 
     def run(self) -> Trace:
         self.calls.append(0.0)
@@ -104,40 +87,6 @@ class Engine:
             self.cpu_used,
             tuple(self.log or ()),
         )
-
-    def _at(self, delay: float, handler: Handler, argument: Any) -> None:
-        self.seq += 1
-        heappush(self.timed, (self.t + delay, self.seq, handler, argument))
-
-    def _compute(self, demand: float, handler: Handler, argument: Any, width: int = 1) -> None:
-        """Run a job on the shared cores; ``width`` threads of it at once."""
-        self.cpu_used += demand * width
-        self.seq += 1
-        heappush(self.running, (self.v + demand, self.seq, handler, argument, width))
-        self.load += width
-        self.rate = self.rates[self.main_runs][self.load]
-
-    def _burst(self, demand: float, handler: Handler, argument: Any) -> None:
-        """Run the main process."""
-        if demand <= 0:
-            handler(argument)
-        elif self.s.main_first:
-            first = min(demand, SLICE_S)
-            self.cpu_used += first
-            self.main_runs = 1
-            self.rate = self.rates[1][self.load]
-            self._at(first, self._burst_over, (demand - first, handler, argument))
-        else:
-            self._compute(demand, handler, argument)
-
-    def _burst_over(self, what: tuple[float, Handler, Any]) -> None:
-        rest, handler, argument = what
-        self.main_runs = 0
-        self.rate = self.rates[0][self.load]
-        if rest > 0:
-            self._compute(rest, handler, argument)
-        else:
-            handler(argument)
 
     # -- workers ----------------------------------------------------------
 
@@ -325,9 +274,17 @@ class Engine:
                 return
         if self.results and not self.wait_full:
             w, task = self.results.popleft()
-            # The worker's side of the hand-over needs its GIL and a core.
-            busy = self.computing[w] or self.load >= self.s.cores
-            blocked = self.s.receive_busy_s if busy else self.s.receive_idle_s
+            s = self.s
+            # The worker's side of the hand-over needs its GIL and a core, and is woken while the main process
+            # still holds its own: with all others taken it stands in line.
+            if self.computing[w]:
+                blocked = s.receive_busy_s
+            else:
+                blocked = s.receive_crowded_s if self.load + 1 >= s.cores else s.receive_idle_s
+            if s.share_cpu_s and task >= 0:
+                self.shares[w] += 1
+                if self.shares[w] == 1:
+                    self._compute(s.share_cpu_s, self._shared, w)
             if task < 0:
                 self._exhausted(w)
             elif blocked:
@@ -336,6 +293,12 @@ class Engine:
                 self._rebuild(task)
         else:
             self.waiting = True
+
+    def _shared(self, w: int) -> None:
+        """A worker's end of a hand-over is done, by a thread of its own; the main process goes by its own clock."""
+        self.shares[w] -= 1
+        if self.shares[w]:
+            self._compute(self.s.share_cpu_s, self._shared, w)
 
     def _rebuild(self, task: int) -> None:
         if task == self.due or not self.s.in_order:
@@ -400,16 +363,3 @@ class Engine:
 
     def _reopen(self, _: None) -> None:
         self._open_epoch(not self.s.persistent_workers)
-
-
-def _rate(system: System, load: int, main: int) -> float:
-    """Speed of one job among ``load`` threads, with or without the main process on a core of its own."""
-    if load == 0:
-        return 1.0
-    cores = system.cores
-    if math.isinf(cores):
-        return 1.0
-    share = min(1.0, max(0.0, cores - main) / load)
-    busy = min(load + main, cores)
-    slow = 1.0 + system.contention * max(0.0, busy - 1.0) / max(1e-9, system.reference_cores - 1.0)
-    return share / slow

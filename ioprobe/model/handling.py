@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ioprobe.model.profile import MainCosts
+from ioprobe.model.profile import Floats, MainCosts
 from ioprobe.model.rates import steady_start
 from ioprobe.model.rows import Rows
 from ioprobe.run import LoaderRun
 
 LEAST_WAITS = 8
+LEAST_SEEN = 4
+"""Receives in one state of the workers that give a mean; a rough one beats the guess."""
+_NONE: Floats = np.zeros(0)
 BOOKKEEPING_S = 60e-6
 """CPU of ``next(loader)`` itself: task tables, sending one task. It only splits a sum that is measured."""
 QUEUE_THREADS_S = 3e-3
@@ -17,8 +20,15 @@ QUEUE_THREADS_PER_TENSOR_S = 0.6e-3
 """CPU that a worker's queue threads may take per batch before further threads are suspected."""
 
 
-def main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun]) -> MainCosts:
-    """Return what the main process spends per batch, the floor of it from loops in which batches lay ready."""
+def main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun], cores: float) -> MainCosts:
+    """Return what the main process spends per batch, the floor of it from loops in which batches lay ready.
+
+    Args:
+        source: The measurement to calibrate from.
+        rows: Its rows.
+        loaders: All measurements of the run.
+        cores: Cores that main process and workers share.
+    """
     main, skip = source.main, steady_start(source)
     received, drawn = mean_of(main.transport_s, skip), mean_of(main.sampler_s, skip)
     cpu = mean_of(main.wait_cpu_s, skip) or received + drawn
@@ -27,18 +37,58 @@ def main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun]) -> MainC
         # The main process fetches by itself: what the rows do not hold is bookkeeping.
         return MainCosts(dispatch_cpu_s=max(drawn, cpu - float(rows.cpu_s.mean())), release_s=release)
     receive = min(received, max(0.0, cpu - drawn - BOOKKEEPING_S))
-    busy = max(0.0, received - receive)
+    usual = max(0.0, received - receive)
     dispatch = max(drawn, cpu - receive)
+    by_state = [_received(m, cores) for m in loaders if m.name == source.name]
+    own, others = (
+        float(seen.mean()) - receive if seen.size >= LEAST_SEEN else None
+        for seen in (np.concatenate([_NONE, *column]) for column in zip(*by_state, strict=True))
+    )
     ready = [r for m in loaders if m.coupled and m.name == source.name and (r := _ready_wait(m)) is not None]
-    idle = max(0.0, min(ready) - receive - dispatch) if ready else busy
-    busy = max(busy, idle)
+    floor = min(ready) - receive - dispatch if ready else min(s for s in (usual, own, others) if s is not None)
+    idle = max(0.0, floor)
+    busy = max(idle, usual if own is None else own)
+    # Where no worker was ever seen to idle while others computed, it is as likely the one as the other.
+    crowded = max(idle, (idle + busy) / 2 if others is None else others)
     return MainCosts(
         receive_cpu_s=receive,
         receive_busy_s=busy,
+        receive_crowded_s=crowded,
         receive_idle_s=idle,
         dispatch_cpu_s=dispatch,
         release_s=release,
     )
+
+
+def _received(source: LoaderRun, cores: float) -> tuple[Floats, Floats]:
+    """Return the times for receiving one batch [s]: from workers that computed, and from idle ones while others did.
+
+    A batch that came before its turn was received in an earlier call: that one's time is for all it received.
+    """
+    main, table, skip = source.main, source.workers, steady_start(source)
+    n = min(len(main.transport_s), len(main.wait_s), len(main.call_s), main.epoch.count(0))
+    if table is None or len(table.start_s) != len(table.index) or len(table.put_s) != len(table.index) or n <= skip + 1:
+        return _NONE, _NONE
+    took = np.asarray(main.transport_s[:n])
+    began = np.asarray(main.call_s[:n]) + np.asarray(main.wait_s[:n]) - took
+    index, worker = np.asarray(table.index, dtype=np.int64), np.asarray(table.worker, dtype=np.int64)
+    start, put = np.asarray(table.start_s, dtype=np.float64), np.asarray(table.put_s, dtype=np.float64)
+    maker = np.full(n, -1)
+    known = (index >= 0) & (index < n)
+    maker[index[known]] = worker[known]
+    own, others = np.zeros(n, dtype=bool), np.zeros(n)
+    for w in np.unique(worker):
+        mine = np.flatnonzero(worker == w)
+        mine = mine[np.argsort(start[mine])]
+        last = np.searchsorted(start[mine], began, side="right") - 1
+        computes = (last >= 0) & (put[mine][last] > began)
+        own |= computes & (maker == w)
+        others += computes & (maker != w)
+    received = np.flatnonzero(took > 0)
+    each = took[received] / np.diff(np.append(received, n))
+    own, crowded = own[received], ((others >= cores - 1) & (others > 0) & ~own)[received]
+    tells = (maker[received] >= 0) & (received >= skip)
+    return each[tells & own], each[tells & crowded]
 
 
 def _ready_wait(loop: LoaderRun) -> float | None:
@@ -60,6 +110,18 @@ def other_threads(rows: Rows, source: LoaderRun) -> tuple[float, float]:
     if other > queue and other > 0.3 * own:
         return 0.0, other
     return other, 0.0
+
+
+def shared_cpu_s(feed_cpu_s: float, main: MainCosts, source: LoaderRun) -> float:
+    """Return the part of the queue threads' CPU that falls while the main process receives [s per batch].
+
+    A tensor's file descriptor goes over a connection of its own
+    (``torch.multiprocessing.reductions.rebuild_storage_fd``,
+    ``multiprocessing.resource_sharer``). Its two ends greet and answer each
+    other by the same code, so the worker's costs what the main process's does.
+    What holds no tensor is all pickled before it is sent.
+    """
+    return min(feed_cpu_s, main.receive_cpu_s) if source.batch_tensors else 0.0
 
 
 def mean_of(values: list[float], skip: int) -> float:

@@ -88,7 +88,9 @@ class MainCosts:
     receive_cpu_s: float = 0.0
     """CPU for receiving and rebuilding a batch."""
     receive_busy_s: float = 0.0
-    """Blocked while receiving from a worker that computes (its threads fight for the GIL), or with no core free."""
+    """Blocked while receiving from a worker that computes: its threads fight for its GIL."""
+    receive_crowded_s: float = 0.0
+    """The same from a worker that idles while others compute on all cores but the main process's."""
     receive_idle_s: float = 0.0
     """The same from a worker that idles or sleeps: what a batch that lies ready costs beyond CPU."""
     dispatch_cpu_s: float = 0.0
@@ -163,6 +165,9 @@ class Profile:
     """Taking a task and handing a batch over, in the worker."""
     feed_cpu_s: float = 0.0
     """CPU of the worker's queue thread: pickling and writing to the pipe."""
+    share_cpu_s: float = 0.0
+    """The part of ``feed_cpu_s`` that falls while the main process receives: the worker's end of every connection
+    over which a tensor's file descriptor goes."""
     threads_cpu_s: float = 0.0
     """CPU of further threads within fetch (BLAS, OpenMP), per batch."""
     main: MainCosts = field(default_factory=MainCosts)

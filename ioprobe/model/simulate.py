@@ -44,10 +44,15 @@ class System:
     batches_per_epoch: int | None = None
     persistent_workers: bool = False
     feed_cpu_s: float = 0.0
+    share_cpu_s: float = 0.0
+    """CPU of the worker's end while the main process receives, beside what that is blocked for."""
     receive_cpu_s: float = 0.0
     receive_busy_s: float = 0.0
-    """Blocked for the worker's side of the hand-over: it computes, or no core is free."""
+    """Blocked for the worker's side of the hand-over while that worker computes."""
+    receive_crowded_s: float = 0.0
+    """The same from a worker that idles, with all cores but the main process's taken."""
     receive_idle_s: float = 0.0
+    """The same with a core free."""
     dispatch_cpu_s: float = 0.0
     release_s: float = 0.0
     """CPU for freeing a batch, in the main process, after its step."""
@@ -137,9 +142,9 @@ def simulate(system: System, batches: int, *, record: bool = False, start_full: 
 def _free_of_contention(system: System, batches: int) -> bool:
     threads = system.num_workers * (2 if system.feed_cpu_s else 1) + max(1.0, system.step_cpu_share)
     return (
-        threads <= system.cores
+        threads + (1 if system.share_cpu_s else 0) <= system.cores
         and not system.contention
-        and system.receive_busy_s == system.receive_idle_s
+        and system.receive_busy_s == system.receive_crowded_s == system.receive_idle_s
         and system.worker_batches is None
         and (system.batches_per_epoch is None or system.batches_per_epoch >= batches)
         and not any(row[2] for series in system.rows for row in series)
