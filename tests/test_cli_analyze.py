@@ -207,19 +207,40 @@ def test_ctrl_c_ends_within_two_seconds_and_keeps_a_partial_run(tmp_path: Path) 
     assert not left_behind(tmp_path)
 
 
-def test_kill_9_of_ioprobe_takes_the_measuring_child_along(tmp_path: Path) -> None:
+def test_kill_9_of_ioprobe_takes_the_child_along_and_the_next_start_what_it_left(tmp_path: Path) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    env = {**os.environ, "TMPDIR": str(temporary)}
     process = subprocess.Popen(
         [sys.executable, "-m", "ioprobe_cli", "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step",
          "--seconds", "60", "--output", "out"],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     child = _wait_for_measuring(process.pid)
+    deadline = time.monotonic() + 15
+    while not list(temporary.glob("ioprobe-*/listener-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)
     deadline = time.monotonic() + 15
     while psutil.pid_exists(child) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not psutil.pid_exists(child)
+    assert list(temporary.glob("ioprobe-*/listener-*"))
+    command = [sys.executable, "-m", "ioprobe_cli", "loader", f"{FAULTS}:healthy", "--seconds", "1", "-o", "again"]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert [p for p in temporary.iterdir() if not p.name.startswith("torchinductor_")] == []
+
+
+def test_a_long_temporary_folder_leaves_room_for_sockets(tmp_path: Path) -> None:
+    temporary = tmp_path / ("t" * 100)
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "ioprobe_cli", "loader", f"{FAULTS}:healthy", "--seconds", "1", "--output", "out"],
+        cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
+        timeout=50,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def _wait_for_measuring(pid: int) -> int:

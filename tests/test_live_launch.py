@@ -23,7 +23,7 @@ from ioprobe.live.hooks.finder import AfterImport
 from ioprobe.live.hooks.journal import Journal, read_records
 from ioprobe.live.hooks.phases import CACHED, DONE, DRAIN, OBSERVE, TRACE, Phases
 from ioprobe.live.journals import Iterated
-from ioprobe.live.launch import Launch, launch, private_folder, sweep
+from ioprobe.live.launch import Launch, launch, private_folder
 from ioprobe.live.loops import loop_of, rows_of
 
 TRAIN = """
@@ -394,15 +394,18 @@ def test_the_job_outlives_ioprobe_with_its_own_exit_code_and_tidies_up(
 
 def test_folders_of_dead_jobs_are_swept_and_those_in_use_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead = tmp_path / "ioprobe-run-dead"
-    dead.mkdir()
-    (dead / "lock").touch()
-    with private_folder() as folder:
+    dead, orphaned = tmp_path / "ioprobe-run-deadbeef", tmp_path / "ioprobe-run-00000001"
+    for folder in (dead, orphaned):
+        folder.mkdir()
+        (folder / "lock").touch()
+    (orphaned / f"{os.getpid()}-1.rec").touch()  # ioprobe is gone, a process of the job is not
+    with private_folder() as mine:
         assert not dead.exists()
-        assert folder.stat().st_mode & 0o777 == 0o700
-        sweep(tmp_path)
-        assert folder.exists()
-    assert not folder.exists()
+        assert mine.stat().st_mode & 0o777 == 0o700
+        with private_folder():
+            assert mine.exists()
+    assert not mine.exists()
+    assert orphaned.exists()
 
 
 def test_what_cannot_be_meant_is_refused() -> None:

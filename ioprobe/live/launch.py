@@ -7,10 +7,8 @@ through a private folder. If this process dies, the job goes on and its last pro
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,10 +22,12 @@ from typing import NamedTuple
 from ioprobe.errors import TargetError, UsageError
 from ioprobe.instrument.stacks import DEFAULT_HZ
 from ioprobe.live.gather import gather
+from ioprobe.live.hooks.journal import SUFFIX
 from ioprobe.live.journals import read_folder
 from ioprobe.live.metrics import MetricsFile
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.load import LoadMeter
+from ioprobe.probe.locked_folder import make_folder, sweep
 from ioprobe.probe.rows import worker_memory
 from ioprobe.run import Caveat, Failure, HostLoad, Run, Workload
 
@@ -223,33 +223,18 @@ def environment(request: Launch, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """Make a folder that only this user can read, locked while this process lives, and remove it at the end."""
-    sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Make a folder that only this user can read, locked while this process lives, and remove it at the end.
+
+    Folders are swept that were left where ioprobe and its job were both killed.
+    """
+    place = Path(tempfile.gettempdir())
+    sweep(place, _PREFIX, in_use=_job_lives)
+    folder = make_folder(place, _PREFIX)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        yield folder.path
     finally:
-        os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
-def sweep(place: Path) -> None:
-    """Remove folders of ours that were left where ioprobe and its job were both killed."""
-    for folder in place.glob(f"{_PREFIX}*"):
-        try:
-            if folder.stat().st_uid != os.getuid() or any(
-                Path(f"/proc/{p.name.partition('-')[0]}").exists() for p in folder.glob("*.rec")
-            ):
-                continue
-            lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass  # in use
-        finally:
-            os.close(lock)
+def _job_lives(folder: Path) -> bool:
+    return any(Path(f"/proc/{p.name.partition('-')[0]}").exists() for p in folder.glob(f"*{SUFFIX}"))

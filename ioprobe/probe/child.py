@@ -8,7 +8,6 @@ main thread measures.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import sys
@@ -332,18 +331,13 @@ def _die_with_parent() -> None:
 
 
 def _share_sockets(folder: str) -> None:
-    """Let this process and its forked workers put multiprocessing's sockets into one folder, made when it is needed.
+    """Let this process and its forked workers put multiprocessing's sockets into one folder.
 
     Each would make a folder of its own, and leave it behind where it is killed; this one the supervisor removes.
     """
     from multiprocessing import util
 
-    def get_temp_dir() -> str:
-        with contextlib.suppress(FileExistsError):
-            Path(folder).mkdir(0o700)
-        return folder
-
-    util.get_temp_dir = get_temp_dir
+    util.get_temp_dir = lambda: folder
 
 
 def serve(fd_in: int, fd_out: int, sockets: str) -> None:

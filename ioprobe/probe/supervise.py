@@ -1,14 +1,10 @@
-"""Start, watch and end the measuring child; turn its deaths and hangs into sentences."""
+"""Start, watch and end the measuring child."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import secrets
 import select
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,29 +17,20 @@ import msgspec
 
 from ioprobe.errors import MeasureError, TargetError
 from ioprobe.probe import protocol
-from ioprobe.probe.segments import remove_segments
+from ioprobe.probe.ending import end_family, family
+from ioprobe.probe.locked_folder import LockedFolder, make_folder, sweep
+from ioprobe.probe.losses import ChildGone, ChildHangs, at, death, hang, last_line
 from ioprobe.probe.undisturbed import undisturbed
-from ioprobe.run import Failure, LoaderFacts, LoaderRun, StepRun
+from ioprobe.run import Failure, LoaderFacts, LoaderRun, MainBatches, StepRun
 from ioprobe.secrets import hide, hide_in_file
 
 T = TypeVar("T")
 Progress = Callable[[str, float, float], None]
 
 _START_S = 60.0
-_GRACE_S = 0.5
-_TRACKERS_S = 1.5
-
-
-class ChildGone(MeasureError):
-    """The child ended in the middle of a command."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message, hint=failure.hint)
-        self.failure = failure
-
-
-class ChildHangs(ChildGone):
-    """The child did not answer in time and was ended."""
+_SOCKETS = "ioprobe-"
+_LONGEST_PLACE = 68
+"""Characters of a folder in which ours leaves room for a socket's name: the kernel takes 103 in all on every Unix."""
 
 
 class Supervisor:
@@ -74,7 +61,7 @@ class Supervisor:
         self._buffer = b""
         self._load: protocol.Load | None = None
         self._phase = ""
-        self._sockets = str(Path(tempfile.gettempdir()) / f"ioprobe-{secrets.token_hex(8)}")
+        self._sockets: LockedFolder | None = None
 
     def __enter__(self) -> Supervisor:
         return self
@@ -93,8 +80,9 @@ class Supervisor:
                 # The child keeps it, we close ours below. It is the user's own: what code prints may be secret.
                 sink = open(self._log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
             with undisturbed():  # a child that nobody remembers would not be ended
+                self._sockets = _socket_folder()
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write), self._sockets],
+                    [sys.executable, "-m", "ioprobe.probe.child", str(in_read), str(out_write), self._sockets.path],
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=sink,
@@ -129,7 +117,7 @@ class Supervisor:
             return facts
         except ChildHangs as error:
             raise TargetError(
-                f"the factory '{command.target}' did not return within {self._hang_s:.0f} s{_at(error.failure.where)}",
+                f"the factory '{command.target}' did not return within {self._hang_s:.0f} s{at(error.failure.where)}",
                 hint="raise --timeout if it may take that long",
             ) from None
         except ChildGone as error:
@@ -148,13 +136,10 @@ class Supervisor:
             found.failure = self._cleaned(found.failure)
             return found
         except ChildGone as gone:
-            from ioprobe.run import MainBatches
-
-            settings = None
             return LoaderRun(
                 coupled=command.coupled,
                 purpose=command.purpose,
-                settings=settings,
+                settings=None,
                 main=MainBatches(),
                 stopped_because="failed",
                 failure=gone.failure,
@@ -194,36 +179,21 @@ class Supervisor:
 
     def end(self) -> None:
         """End the child and everything that it started, and remove its shared memory."""
-        process, self._process = self._process, None
-        if process is not None:
-            with undisturbed():
+        with undisturbed():
+            process, self._process = self._process, None
+            if process is not None:
                 self._end(process)
+            sockets, self._sockets = self._sockets, None
+            if sockets is not None:
+                sockets.remove()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        # Looked for while it lives: what left its session is not found without it.
-        pids = {process.pid, *_descendants(process.pid)}
+        pids = family(process.pid)
         with contextlib.suppress(OSError):
             self._commands.close()
         with contextlib.suppress(OSError):
             os.close(self._events_fd)
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        pids |= _session_of(process.pid)
-        # Python's resource trackers go last: they unlink the semaphores of processes that were killed.
-        trackers = {pid for pid in pids if _is_tracker(pid)}
-        for pid in pids - trackers:
-            _kill(pid)
-        deadline = time.monotonic() + _TRACKERS_S
-        while any(_alive(pid) for pid in trackers) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
-        remove_segments(pids)
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        end_family(process, pids)
         if self._log is not None:
             hide_in_file(self._log, *self._named())
             with contextlib.suppress(OSError):
@@ -292,42 +262,15 @@ class Supervisor:
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(2.0)
-        tail = _tail(self._log)
+        line = last_line(self._log)
         self.end()
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            kind = "killed" if -code == signal.SIGKILL else "worker-died"
-            hint = (
-                "usually the out-of-memory killer: see 'dmesg', use fewer workers or smaller batches"
-                if kind == "killed"
-                else "the process crashed in native code; run the loader by hand under 'python -X faulthandler'"
-            )
-            if -code == signal.SIGBUS:
-                kind, hint = "shared-memory", "enlarge /dev/shm, or use fewer workers or a smaller prefetch"
-            text = f"the process that runs your loader was ended by {name}"
-        else:
-            kind, hint, text = (
-                "exception",
-                "see the loader's output",
-                f"the process that runs your loader ended ({code})",
-            )
-        message = self._hidden(text + (f": {tail}" if tail else ""))
-        return ChildGone(Failure(phase=self._phase, kind=kind, message=message, hint=hint))
+        failure = death(self._phase, code, line)
+        return ChildGone(msgspec.structs.replace(failure, message=self._hidden(failure.message)))
 
     def _hangs(self, silence_s: float) -> ChildHangs:
         found = self._where()
         self.end()
-        phase = "step" if found is not None and found.in_step else self._phase
-        workers = found.workers if found and phase in ("loop", "loader") else []
-        where = workers[0] if workers else found.text if found else ""
-        what = {"factory": "the factory", "step": "the step"}.get(phase, "waiting for a batch")
-        kind, hint = "hang", "raise --timeout if that is normal; 'ioprobe attach PID --dump' shows a live job's stacks"
-        message = f"{what} showed no progress for {silence_s:.0f} s{_at(where, 'a worker stands' if workers else '')}"
-        if workers and found and not found.batches and _NATIVE.search(workers[0]):
-            kind = "fork-deadlock"
-            message += ": no batch was ever delivered, as when a thread pool was in use before the workers were forked"
-            hint = "use multiprocessing_context='forkserver' or 'spawn'"
-        return ChildHangs(Failure(phase=phase, kind=kind, message=message, where=where, hint=hint))
+        return ChildHangs(hang(self._phase, silence_s, found))
 
     def _where(self) -> protocol.Event | None:
         """Ask where the child's threads stand; None where not even its control thread answers."""
@@ -346,58 +289,9 @@ class Supervisor:
         return None
 
 
-_NATIVE = re.compile(r"\((?:torch|np|numpy|cv2|F|nn|x|scipy)\b[\w.]*\)$|site-packages/(?:torch|numpy|cv2|scipy)/")
-"""A worker that stands in one of these never got past native code that runs on a thread pool."""
-
-
-def _at(where: str, subject: str = "") -> str:
-    return f"; {subject or 'it stands'} at {where}" if where else ""
-
-
-def _tail(log: Path | None) -> str:
-    """Return the last line that the user's code printed, '' where there is none."""
-    if log is None:
-        return ""
-    try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    return lines[-1][:200] if lines else ""
-
-
-def _descendants(pid: int) -> set[int]:
-    import psutil
-
-    try:
-        return {p.pid for p in psutil.Process(pid).children(recursive=True)}
-    except psutil.Error:
-        return set()
-
-
-def _session_of(leader: int) -> set[int]:
-    """Return the processes of a session, also those whose parents are gone."""
-    found = set()
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            if os.getsid(int(place.name)) == leader:
-                found.add(int(place.name))
-    return found
-
-
-def _is_tracker(pid: int) -> bool:
-    try:
-        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+def _socket_folder() -> LockedFolder:
+    place = Path(tempfile.gettempdir())
+    if len(os.fsencode(place)) > _LONGEST_PLACE:
+        place = Path("/tmp")
+    sweep(place, _SOCKETS)
+    return make_folder(place, _SOCKETS)
