@@ -117,8 +117,13 @@ class Recorder:
 _lock = threading.RLock()
 
 
-def install(recorder: Recorder) -> Callable[[], None]:
-    """Patch the iterator classes; returns the function that takes the patches off again."""
+def install(recorder: Recorder, *, stateful: bool = True) -> Callable[[], None]:
+    """Patch the iterator classes; returns the function that takes the patches off again.
+
+    Args:
+        recorder: Gets the traces.
+        stateful: torchdata's classes as well, where it was imported; False leaves them to :func:`install_stateful`.
+    """
     from torch.utils.data import dataloader
 
     base: Any = dataloader._BaseDataLoaderIter
@@ -139,7 +144,9 @@ def install(recorder: Recorder) -> Callable[[], None]:
         return next_of_base(self) if trace is None else trace.next(self, next_of_base)
 
     base.__next__, base._next_index = next_batch, next_index
-    undo = [_patch_family(family, recorder) for family in _families()]
+    undo = [_patch_family(_plain_family(), recorder)]
+    if stateful:
+        undo.append(install_stateful(recorder))
 
     def uninstall() -> None:
         base.__next__, base._next_index = next_of_base, index_of_base
@@ -147,6 +154,15 @@ def install(recorder: Recorder) -> Callable[[], None]:
             take_off()
 
     return uninstall
+
+
+def install_stateful(recorder: Recorder) -> Callable[[], None]:
+    """Patch the iterators of torchdata's StatefulDataLoader, where it was imported; to follow :func:`install`.
+
+    Returns the function that takes the patches off again.
+    """
+    family = _stateful_family()
+    return _patch_family(family, recorder) if family is not None else lambda: None
 
 
 class _Family(NamedTuple):
@@ -160,24 +176,25 @@ class _Family(NamedTuple):
     """Module from which a spawned worker imports the loop."""
 
 
-def _families() -> list[_Family]:
+def _plain_family() -> _Family:
     from torch.utils.data import dataloader
     from torch.utils.data._utils import worker
 
     plain: Any = dataloader
-    found = [_Family(plain._MultiProcessingDataLoaderIter, plain._SingleProcessDataLoaderIter, worker, worker.__name__)]
-    # torchdata's StatefulDataLoader has iterators and a worker loop of its own.
+    return _Family(plain._MultiProcessingDataLoaderIter, plain._SingleProcessDataLoaderIter, worker, worker.__name__)
+
+
+def _stateful_family() -> _Family | None:
+    """torchdata's StatefulDataLoader has iterators and a worker loop of its own."""
     stateful: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
-    if hasattr(stateful, "_StatefulMultiProcessingDataLoaderIter"):  # not while it is being imported
-        found.append(
-            _Family(
-                stateful._StatefulMultiProcessingDataLoaderIter,
-                stateful._StatefulSingleProcessDataLoaderIter,
-                stateful,
-                "torchdata.stateful_dataloader.worker",
-            )
-        )
-    return found
+    if not hasattr(stateful, "_StatefulMultiProcessingDataLoaderIter"):  # absent, or still being imported
+        return None
+    return _Family(
+        stateful._StatefulMultiProcessingDataLoaderIter,
+        stateful._StatefulSingleProcessDataLoaderIter,
+        stateful,
+        "torchdata.stateful_dataloader.worker",
+    )
 
 
 def _patch_family(family: _Family, recorder: Recorder) -> Callable[[], None]:

@@ -7,7 +7,6 @@ finder that looks at module names.
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from ioprobe.live.hooks.finder import AfterImport
@@ -36,20 +35,13 @@ def begin(settings: str) -> None:
     def hook_loader() -> None:
         from ioprobe.instrument.hooks import install
 
-        # torchdata imports torch's loader: where the job begins with torchdata, its own is there by name only.
-        unfinished = sys.modules.pop(_STATEFUL, None)
-        try:
-            install(recorder())
-        finally:
-            if unfinished is not None:
-                sys.modules[_STATEFUL] = unfinished
+        install(recorder(), stateful=False)
         recorder().framework()
 
     def hook_stateful_loader() -> None:
-        from ioprobe.instrument import hooks
+        from ioprobe.instrument.hooks import install_stateful
 
-        for family in hooks._families()[1:]:
-            hooks._patch_family(family, recorder())
+        install_stateful(recorder())
 
     def hook_backward() -> None:
         from ioprobe.live.hooks.meeting import time_backward

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import multiprocessing.util
 import os
-import socket
 import sys
-import threading
 import time
 import tokenize
 import weakref
@@ -17,16 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ioprobe.instrument.batches import count_samples, size_of
-from ioprobe.instrument.clocks import now, thread_cpu
-from ioprobe.instrument.hooks import IteratorTrace, Recorder, ready_batches
+from ioprobe.instrument.clocks import now
+from ioprobe.instrument.hooks import IteratorTrace, Recorder
 from ioprobe.instrument.ring import FIELDS
 from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler
+from ioprobe.live.hooks.about import about_process, describe, rank_of_process
 from ioprobe.live.hooks.device import DeviceIdle
 from ioprobe.live.hooks.journal import SUFFIX, Journal
 from ioprobe.live.hooks.meeting import Backwards, Meetings
-from ioprobe.live.hooks.naming import iterated_name
 from ioprobe.live.hooks.phases import CACHED, DONE, DRAIN, DRAIN_S, MOST_STEPS, OBSERVE, TRACE, from_options
+from ioprobe.live.hooks.tidy import tidy
+from ioprobe.live.hooks.trace import LiveTrace
 
 # linecache imports it late; an import in the sampler's thread could hold a lock while the job forks.
 _ = tokenize
@@ -36,151 +34,6 @@ _FIRST_FLUSH_S, _FLUSH_S = 0.05, 1.0
 _STACKS_AFTER_S = 5.0
 _BESIDE_WORKERS_HZ = 4.0
 """Stack samples of a main process whose workers fetch: its waits are timed, and samples only name what else it does."""
-_COLUMNS = (
-    "call_s",
-    "return_s",
-    "cpu_s",
-    "sampler_s",
-    "transport_s",
-    "ready",
-    "samples",
-    "training",
-    "phase",
-    "meeting_s",
-    "number",
-    "own_s",
-    "backwards",
-)
-
-
-class LiveTrace(IteratorTrace):
-    """One iterator of the job."""
-
-    def __init__(self, loader: Any, recorder: LiveRecorder, number: int) -> None:
-        super().__init__(loader, recorder.stacks_hz)
-        self.number = number
-        self.batch_size = getattr(loader, "batch_size", None)
-        self.samples: list[float] = []
-        self.training: list[float] = []
-        self.phase: list[float] = []
-        self.meeting_s: list[float] = []
-        self.numbers: list[float] = []
-        self.own_s: list[float] = []
-        self.backwards: list[float] = []
-        self.trains = False
-        """Whether a backward pass came between two of its batches."""
-        self.sizes: list[tuple[int, int]] = []
-        self.stacks_written = False
-        self._recorder = recorder
-        self._iterator: weakref.ref[Any] | None = None
-        self._backwards: int | None = None
-        self._grad: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
-
-    @property
-    def in_main_thread(self) -> bool:
-        """Whether the job's main thread made it."""
-        return self.thread == threading.main_thread().ident
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the job has let the iterator go."""
-        return self._iterator is not None and self._iterator() is None
-
-    def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
-        """Return the next batch, by the phase that the job is in."""
-        recorder = self._recorder
-        if not recorder.active:
-            return original(iterator)
-        if self._iterator is None:
-            self._iterator = weakref.ref(iterator)
-        phases = recorder.phases
-        if phases.lead == self.loader_id and phases.now != OBSERVE:
-            return recorder.special(self, iterator, original)
-        batch = self.observe(iterator, original, OBSERVE)
-        trains = self.trains or (recorder.backwards.count == 0 and bool(self.training and self.training[-1]))
-        phases.count(self.loader_id, training=trains)
-        if phases.keeps_batch and phases.lead == self.loader_id:
-            recorder.resident = batch
-        if self.return_s and self.return_s[-1] - recorder.flushed_s > recorder.pause_s:
-            recorder.flush()
-            recorder.own_s += now() - recorder.flushed_s
-        return batch
-
-    def observe(self, iterator: Any, original: Callable[[Any], Any], phase: int) -> Any:
-        """Return the next batch, timed."""
-        recorder = self._recorder
-        ready = ready_batches(iterator)
-        device = recorder.device
-        call = now()
-        device.asked()
-        cpu = thread_cpu()
-        try:
-            batch = original(iterator)
-        except StopIteration:
-            self.ends.append(now())
-            self.end_calls.append(call)
-            raise
-        done = now()
-        self._note(call, done, thread_cpu() - cpu, ready, phase, batch)
-        device.got(int(self.numbers[-1]))
-        return batch
-
-    def _note(self, call: float, done: float, cpu: float, ready: int, phase: int, batch: Any) -> None:
-        recorder = self._recorder
-        self.add_next(call, done, cpu, ready)
-        recorder.rows += 1
-        self.samples.append(self._count(batch))
-        self.training.append(float(self._grad()))
-        self.phase.append(float(phase))
-        self.meeting_s.append(recorder.meetings.total_s)
-        self.numbers.append(float(recorder.rows))
-        self.own_s.append(recorder.own_s)
-        backwards = recorder.backwards.count
-        self.trains = self.trains or (self._backwards is not None and backwards > self._backwards)
-        self.backwards.append(backwards)
-        self._backwards = backwards
-        if recorder.rows <= 4 or recorder.rows % 64 == 0:
-            self.sizes.append(size_of(batch))
-
-    def _count(self, batch: Any) -> float:
-        """Return the samples in a batch; at once where its first tensor has the size that was asked for."""
-        kind = type(batch)
-        first = (
-            batch[0] if kind in (list, tuple) and batch else next(iter(batch.values()), None) if kind is dict else batch
-        )
-        shape = getattr(first, "shape", None)
-        if shape and shape[0] == self.batch_size:
-            return float(shape[0])
-        return float(count_samples(batch, self.batch_size))
-
-    def resident(self, batch: Any) -> None:
-        """A resident batch was handed back."""
-        call = now()
-        self._note(call, call, 0.0, -1, CACHED, batch)
-
-    def take_columns(self) -> dict[str, list[float]]:
-        """Return the rows since the last call."""
-        columns = (
-            self.call_s,
-            self.return_s,
-            self.cpu_s,
-            self.sampler_s,
-            self.transport_s,
-            self.ready,
-            self.samples,
-            self.training,
-            self.phase,
-            self.meeting_s,
-            self.numbers,
-            self.own_s,
-            self.backwards,
-        )
-        taken: dict[str, list[float]] = {}
-        lists: Any = columns
-        for name, column in zip(_COLUMNS, lists, strict=True):
-            taken[name] = [float(value) for value in column]
-            column.clear()
-        return taken
 
 
 class LiveRecorder(Recorder):
@@ -411,81 +264,3 @@ def start(options: dict[str, Any]) -> LiveRecorder:
     # Registered before the job's own, so it runs after them: workers that they end have written their rows by then.
     atexit.register(recorder.finish)
     return recorder
-
-
-def describe(loader: Any) -> dict[str, Any]:
-    """Return what is known of a loader, as JSON; little where the job's environment lacks ioprobe's own packages."""
-    found: dict[str, Any] = {"name": iterated_name(), "facts": None}
-    # len() of a loader over an iterable dataset leaves a mark on it, on which later warnings depend.
-    mark = getattr(loader, "_IterableDataset_len_called", None)
-    try:
-        import msgspec
-
-        from ioprobe.instrument.facts import loader_facts
-
-        found["facts"] = msgspec.to_builtins(loader_facts(loader, pickle_dataset=False))
-    except Exception:  # no msgspec there, or a loader of an unusual make
-        found["num_workers"] = int(getattr(loader, "num_workers", 0))
-        found["prefetch_factor"] = getattr(loader, "prefetch_factor", None)
-        found["batch_size"] = getattr(loader, "batch_size", None)
-    finally:
-        with contextlib.suppress(Exception):
-            loader._IterableDataset_len_called = mark
-    return found
-
-
-def about_process() -> dict[str, Any]:
-    """Return the facts of this process."""
-    torch = sys.modules.get("torch")
-    return {
-        "kind": "process",
-        "pid": os.getpid(),
-        "parent": os.getppid(),
-        "argv": list(getattr(sys, "orig_argv", sys.argv)),
-        "python": sys.version.split()[0],
-        "torch": getattr(torch, "__version__", None),
-        "host": socket.gethostname(),
-        "begin_s": now(),
-        **rank_of_process(),
-    }
-
-
-def rank_of_process() -> dict[str, Any]:
-    """Return rank and world size, from torch.distributed where it is initialised, else from the environment."""
-    found: dict[str, Any] = {}
-    for key, names in (("rank", ("RANK", "SLURM_PROCID")), ("world_size", ("WORLD_SIZE", "SLURM_NTASKS"))):
-        for name in names:
-            if os.environ.get(name, "").isdecimal():
-                found[key] = int(os.environ[name])
-                break
-    distributed = sys.modules.get("torch.distributed")
-    with contextlib.suppress(Exception):
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            found |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    with contextlib.suppress(Exception):
-        found["device"] = "cuda" if cuda is not None and cuda.is_initialized() else "cpu"
-    return found
-
-
-def tidy(folder: Path) -> None:
-    """Remove the folder if ``ioprobe run`` is gone (its lock is free) and no other process of the job writes there."""
-    try:
-        lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if any(_is_alive(int(p.name.partition("-")[0])) for p in folder.glob(f"*-*{SUFFIX}")):
-            return
-        for path in folder.iterdir():
-            path.unlink(missing_ok=True)
-        folder.rmdir()
-    except (OSError, ValueError):
-        pass  # ioprobe lives, and tidies up itself
-    finally:
-        os.close(lock)
-
-
-def _is_alive(pid: int) -> bool:
-    return pid != os.getpid() and Path(f"/proc/{pid}").exists()
