@@ -18,7 +18,8 @@ from typing import Any
 
 from ioprobe.data.formats import load_format
 from ioprobe.data.shards import Shard
-from ioprobe.data.synth import Spec, synthesize
+from ioprobe.data.spec import Spec
+from ioprobe.data.synth import synthesize
 from ioprobe.stats import bootstrap_ratio
 from ioprobe.units import format_rate
 

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ioprobe.data.samples import JPEG_QUALITY, make_sample
-from ioprobe.data.synth import Spec, resolve, synthesize
+from ioprobe.data.spec import Spec, resolve
+from ioprobe.data.synth import synthesize
 from ioprobe.data.writers import usable_cores
 from ioprobe.stats import Estimate, bootstrap_ratio
 from ioprobe.units import format_bandwidth, format_share

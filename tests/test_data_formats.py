@@ -483,7 +483,8 @@ def test_mds_framing_is_read_and_a_cut_is_named() -> None:
 @pytest.mark.parametrize("name", ["mds", "litdata"])
 def test_shards_written_through_the_formats_own_package_come_back(tmp_path: Path, name: str) -> None:
     pytest.importorskip({"mds": "streaming", "litdata": "litdata"}[name], exc_type=ImportError)
-    from ioprobe.data.synth import Spec, synthesize
+    from ioprobe.data.spec import Spec
+    from ioprobe.data.synth import synthesize
 
     written = synthesize(Spec(format=name, kind="tokens", samples=5, shard_samples=2), str(tmp_path / "d"), workers=0)
     shards = [Shard(str(p)) for p in sorted((tmp_path / "d").iterdir()) if p.suffix in {".mds", ".bin"}]

@@ -15,7 +15,8 @@ import torch
 
 from ioprobe.data.decode import decode_sample
 from ioprobe.data.loaders import make_loader, ranks
-from ioprobe.data.synth import Spec, synthesize
+from ioprobe.data.spec import Spec
+from ioprobe.data.synth import synthesize
 from ioprobe.data.torch_datasets import GroupSampler, ShardStream, collate_samples
 from ioprobe.errors import DataError, IoprobeError, StoreError, TargetError, UsageError
 

@@ -22,8 +22,9 @@ import pytest
 from ioprobe.data import store as store_module
 from ioprobe.data.describe import describe
 from ioprobe.data.samples import draw_size, make_sample
+from ioprobe.data.spec import Spec, resolve
 from ioprobe.data.store import FolderStore, GatherWriter
-from ioprobe.data.synth import MANIFEST, Progress, Spec, resolve, synthesize
+from ioprobe.data.synth import MANIFEST, Progress, synthesize
 from ioprobe.errors import OutputError, UsageError
 
 SMALL = Spec(kind="array", samples=20, shard_samples=6, sample_bytes=1000, seed=3)
@@ -199,7 +200,8 @@ def test_a_shard_that_was_cut_after_it_was_finished_is_written_again(tmp_path: P
 
 KILLED = """
 import sys
-from ioprobe.data.synth import Spec, synthesize
+from ioprobe.data.spec import Spec
+from ioprobe.data.synth import synthesize
 spec = Spec(kind="array", samples=400, shard_samples=10, sample_bytes=200_000, seed=5)
 synthesize(spec, sys.argv[1], workers=2, on_progress=lambda p: print(p.shards_done, flush=True))
 """
@@ -353,7 +355,7 @@ def test_leftovers_of_temporary_names_are_no_entries(tmp_path: Path) -> None:
 
 def test_synthesizing_pulls_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from ioprobe.data.synth import Spec, synthesize;"
+        "import sys; from ioprobe.data.spec import Spec; from ioprobe.data.synth import synthesize;"
         f"synthesize(Spec(samples=2, image_size=(16, 16)), {str(tmp_path / 'd')!r}, workers=0);"
         "assert 'torch' not in sys.modules"
     )

@@ -321,7 +321,8 @@ def on(namespace: str, hostname: str) -> tuple[str, ...]:
 def test_torchrun_on_two_hosts_that_read_one_object_store(tmp_path: Path, two_hosts: tuple[str, str]) -> None:
     pytest.importorskip("s3fs", reason="s3:// needs s3fs")
     pytest.importorskip("nanio", reason="the S3 server for tests is not installed")
-    from ioprobe.data.synth import Spec, synthesize
+    from ioprobe.data.spec import Spec
+    from ioprobe.data.synth import synthesize
 
     spec = Spec(format="webdataset", kind="image", samples=64, shard_samples=16, seed=0)
     synthesize(spec, str(tmp_path / "store" / "bucket" / "ds"))

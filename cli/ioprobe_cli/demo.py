@@ -20,7 +20,8 @@ def demo_request(request: Request, folder: Path, loader: LoaderOptions, *, quiet
 
     One worker is what many scripts start with; the emulated step is an accelerator that takes some 800 images/s.
     """
-    from ioprobe.data.synth import Spec, synthesize
+    from ioprobe.data.spec import Spec
+    from ioprobe.data.synth import synthesize
     from ioprobe_cli.progress import progress
 
     place = folder.parent / ".demo-data"

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
+from ioprobe.data.spec import Spec
 from ioprobe.data.store import Store, open_store
-from ioprobe.data.synth import Spec, write_one
+from ioprobe.data.synth import write_one
 from ioprobe.errors import IoprobeError, OutputError
 
 Finished = Callable[[int, int], None]

@@ -89,19 +89,19 @@ def command(url: str, quiet: bool, force: bool, workers: int | None, **options: 
 
 
 def _spec(options: dict[str, Any]) -> Any:
-    from ioprobe.data import synth
+    from ioprobe.data import spec as specs
 
-    mean, variation = synth.parse_sample_bytes(options["sample_bytes"]) if options["sample_bytes"] else (0, 0.0)
+    mean, variation = specs.parse_sample_bytes(options["sample_bytes"]) if options["sample_bytes"] else (0, 0.0)
     size = options["image_size"]
-    return synth.Spec(
+    return specs.Spec(
         format=options["format_"],
-        kind=options["kind"] or synth.default_kind(options["format_"]),
+        kind=options["kind"] or specs.default_kind(options["format_"]),
         samples=options["samples"],
         sample_bytes=mean,
         sample_bytes_cv=variation,
-        image_size=synth.parse_image_size(size) if size else None,
+        image_size=specs.parse_image_size(size) if size else None,
         compression=None if options["compression"] in (None, "none") else options["compression"],
         row_group_size=options["row_group_size"],
         seed=options["seed"],
-        **(synth.parse_shard_size(options["shard_size"]) if options["shard_size"] else {}),
+        **(specs.parse_shard_size(options["shard_size"]) if options["shard_size"] else {}),
     )
