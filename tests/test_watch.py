@@ -295,7 +295,7 @@ def test_the_lightning_callback_logs_stall_shares(monkeypatch: pytest.MonkeyPatc
     ours = with_framework(monkeypatch, "ioprobe.integrations.lightning", **modules)
     callback = ours.StallCallback(every=2, threshold=1.0)
     clock = Clock()
-    callback._meter = StallMeter(2, clock=clock, stages=Stages())
+    callback._loop.meter = StallMeter(2, clock=clock, stages=Stages())
     logged: list[dict[str, float]] = []
     module = types.SimpleNamespace(log_dict=logged.append)
     callback.on_train_epoch_start(None, module)
@@ -315,7 +315,7 @@ def test_the_trainer_callback_adds_to_the_logs_and_leaves_evaluation_out(monkeyp
     ours = with_framework(monkeypatch, "ioprobe.integrations.transformers", transformers={"TrainerCallback": base})
     callback = ours.StallCallback(every=2, threshold=1.0)
     clock = Clock()
-    callback._meter = StallMeter(2, clock=clock, stages=Stages())
+    callback._loop.meter = StallMeter(2, clock=clock, stages=Stages())
     logs: dict[str, Any] = {}
     callback.on_epoch_begin(None, None, None)
     for k in range(3):

@@ -12,20 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ioprobe.run import Host, LoaderSettings, Stage
+from ioprobe.run import TORCH_KNOBS, Host, LoaderSettings, Stage
 
-TORCH_NAMES = (
-    "batch_size",
-    "num_workers",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory",
-    "in_order",
-    "multiprocessing_context",
-    "drop_last",
-    "timeout",
-    "shuffle",
-)
+TORCH_NAMES = (*TORCH_KNOBS, "shuffle")
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[

@@ -153,6 +153,7 @@ def _diagnose_one(run: Run) -> Diagnosis:
 def verdict_of(
     verdict: Verdict, limit: Limit | None, evidence: str, reasons: list[str], stall: Estimate | None
 ) -> Diagnosis:
+    """Return the diagnosis of a recording, which knows a stall share at most: headroom follows from it."""
     return Diagnosis(
         verdict=verdict,
         limiting_stage=limit,

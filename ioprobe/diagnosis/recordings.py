@@ -17,12 +17,12 @@ from ioprobe.diagnosis.recorded_stacks import (
     STALLED,
     by_stall,
     diagnose_stacks,
-    headroom,
     late_rank,
     share_of,
     stack_stall,
     stacks_of,
     stage_below,
+    verdict_of,
 )
 from ioprobe.diagnosis.types import Diagnosis, RankSummary, Report, StallShare, Verdict
 from ioprobe.run import Limit, Partition, Run, Stage
@@ -100,14 +100,7 @@ def diagnose_partition(run: Run) -> Diagnosis:
                 "which stage of the loader is slow, a trace cannot tell: workers are not in it; "
                 "pass a py-spy recording of the same job beside it, or attach to it"
             )
-    return Diagnosis(
-        verdict=verdict,
-        limiting_stage=limit,
-        evidence=evidence,
-        reasons=reasons,
-        stall_share=StallShare(measured=stall),
-        headroom=headroom(stall),
-    )
+    return verdict_of(verdict, limit, evidence, reasons, stall)
 
 
 def _judge(shares: dict[str, float], stall: Estimate, parts: Sequence[Partition]) -> tuple[Verdict, Limit | None, str]:

@@ -11,17 +11,33 @@ thread_cpu = time.thread_time
 process_cpu = time.process_time
 
 
-class RunQueue:
+class _ProcFile:
+    """A file of /proc that is kept open; -1 where there is none: not Linux, hidden from us, or not in this kernel."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            self._fd = -1
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RunQueue(_ProcFile):
     """Time for which the opening thread was runnable but had no core [s], from schedstat.
 
     Must be made in the thread that is to be read. Reads cost about 2 us.
     """
 
     def __init__(self) -> None:
-        try:
-            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        except OSError:  # not Linux, or the kernel was built without it
-            self._fd = -1
+        super().__init__("/proc/thread-self/schedstat")
         self._own_bytes = self._own_calls = 0
 
     @property
@@ -47,24 +63,12 @@ class RunQueue:
         self._own_bytes = self._own_calls = 0
         return own
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
-    def __del__(self) -> None:
-        self.close()
-
-
-class ReadCounter:
+class ReadCounter(_ProcFile):
     """Bytes and calls of read(2) of this process, all threads."""
 
     def __init__(self) -> None:
-        try:
-            self._fd = os.open("/proc/self/io", os.O_RDONLY)
-        except OSError:  # not Linux, or hidden from us
-            self._fd = -1
+        super().__init__("/proc/self/io")
 
     def read(self) -> tuple[float, float]:
         """Return (bytes, calls) so far; (-1, -1) where the kernel does not tell."""
@@ -75,15 +79,6 @@ class ReadCounter:
             return float(lines[1]), float(lines[5])
         except (OSError, IndexError, ValueError):
             return -1.0, -1.0
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def device_read_bytes(pids: list[int]) -> int | None:

@@ -7,19 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ioprobe.errors import UsageError
-from ioprobe.run import LoaderFacts, LoaderSettings
-
-_KNOBS = (
-    "num_workers",
-    "prefetch_factor",
-    "batch_size",
-    "persistent_workers",
-    "pin_memory",
-    "in_order",
-    "multiprocessing_context",
-    "drop_last",
-    "timeout",
-)
+from ioprobe.run import TORCH_KNOBS, LoaderFacts, LoaderSettings
 
 
 def is_dataloader(value: Any) -> bool:
@@ -222,7 +210,7 @@ def rebuild(loader: Any, **changes: Any) -> Any:
     Raises:
         UsageError: the loader cannot be rebuilt (batch_size with a custom batch sampler, unknown knob).
     """
-    unknown = set(changes) - set(_KNOBS)
+    unknown = set(changes) - set(TORCH_KNOBS)
     if unknown:
         raise UsageError(f"no such DataLoader setting: {', '.join(sorted(unknown))}")
     from torch.utils.data import IterableDataset

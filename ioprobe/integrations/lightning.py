@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ioprobe.errors import UsageError
-from ioprobe.watching import Reporter, StageMeter, StallMeter, Window
+from ioprobe.integrations.loop import WatchedLoop
 
 _Base: Any = object
 for _name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
@@ -44,20 +44,15 @@ class StallCallback(_Base):  # type: ignore[misc]
         if _Base is object:
             raise UsageError("Lightning is not installed", hint="pip install lightning")
         super().__init__()
-        self._stages = StageMeter() if stages else None
-        self._meter = StallMeter(every, stages=self._stages)
-        self._report = Reporter(threshold=threshold, metrics_file=metrics_file)
-        self._window: Window | None = None
+        self._loop = WatchedLoop(every, threshold=threshold, metrics_file=metrics_file, stages=stages)
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Iterators are made from now on."""
-        if self._stages is not None:
-            self._stages.begin()
+        self._loop.begin()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """The trainer is done, or has failed."""
-        if self._stages is not None:
-            self._stages.end()
+        self._loop.end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """The trainer has failed."""
@@ -65,33 +60,30 @@ class StallCallback(_Base):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """The first batch of the epoch is asked for."""
-        self._meter.paused()
-        self._meter.asked()
+        self._loop.meter.paused()
+        self._loop.meter.asked()
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """A batch is there."""
-        window = self._meter.got()
-        if window is not None:
-            self._window = window
-            self._report(window)
+        self._loop.got()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """The step is done; what follows, up to the next batch, is waiting."""
-        window, self._window = self._window, None
+        window = self._loop.take()
         if window is not None:
             shares = {f"ioprobe/workers/{name}": share for name, share in window.stages.items()}
             rates = {"ioprobe/stall_share": window.stall_share, "ioprobe/steps_per_s": window.steps_per_s}
             module.log_dict({**rates, **shares})
-        self._meter.asked()
+        self._loop.meter.asked()
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         """Validation is no part of the training loop."""
-        self._meter.paused()
+        self._loop.meter.paused()
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Back to the training loop."""
-        self._meter.asked()
+        self._loop.meter.asked()
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """What happens between epochs is neither waiting nor a step."""
-        self._meter.paused()
+        self._loop.meter.paused()

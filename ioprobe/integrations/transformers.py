@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ioprobe.errors import UsageError
-from ioprobe.watching import Reporter, StageMeter, StallMeter, Window
+from ioprobe.integrations.loop import WatchedLoop
 
 _Base: Any = object
 try:
@@ -44,54 +44,46 @@ class StallCallback(_Base):  # type: ignore[misc]
         if _Base is object:
             raise UsageError("transformers is not installed", hint="pip install transformers")
         super().__init__()
-        self._stages = StageMeter() if stages else None
-        self._meter = StallMeter(every, stages=self._stages)
-        self._report = Reporter(threshold=threshold, metrics_file=metrics_file)
-        self._window: Window | None = None
+        self._loop = WatchedLoop(every, threshold=threshold, metrics_file=metrics_file, stages=stages)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Iterators are made from now on."""
-        if self._stages is not None:
-            self._stages.begin()
+        self._loop.begin()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The trainer is done."""
-        if self._stages is not None:
-            self._stages.end()
+        self._loop.end()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The first batch of the epoch is asked for."""
-        self._meter.paused()
-        self._meter.asked()
+        self._loop.meter.paused()
+        self._loop.meter.asked()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The batches of a step are there."""
-        window = self._meter.got()
-        if window is not None:
-            self._window = window
-            self._report(window)
+        self._loop.got()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step is done; evaluation, saving and logging follow before the next batch is asked for."""
-        self._meter.asked()
+        self._loop.meter.asked()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Evaluation is no part of the training loop: the wait begins anew."""
-        self._meter.paused()
-        self._meter.asked()
+        self._loop.meter.paused()
+        self._loop.meter.asked()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Nor is a checkpoint."""
-        self._meter.paused()
-        self._meter.asked()
+        self._loop.meter.paused()
+        self._loop.meter.asked()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """What happens between epochs is neither waiting nor a step."""
-        self._meter.paused()
+        self._loop.meter.paused()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Add the last window to what the Trainer logs, and to its history."""
-        window, self._window = self._window, None
+        window = self._loop.take()
         if window is None or logs is None:
             return
         found = {"stall_share": window.stall_share, "loop_steps_per_s": window.steps_per_s}

@@ -12,7 +12,7 @@ start on the monotonic clock.
 
 from ioprobe.run.file import dumps, load, loads, write_atomic
 from ioprobe.run.host import Host, HostLoad, ProcessLoad, Surroundings
-from ioprobe.run.loader import DatasetFacts, LoaderFacts, LoaderSettings
+from ioprobe.run.loader import TORCH_KNOBS, DatasetFacts, LoaderFacts, LoaderSettings
 from ioprobe.run.loading import HotFrame, LoaderRun, MainBatches, SampleRepeats, StackShares, WorkerBatches
 from ioprobe.run.schemas import json_schema, schema
 from ioprobe.run.step import Partition, StepRun, SyncDifference
@@ -21,6 +21,7 @@ from ioprobe.run.whole import Run, Workload, now_utc
 from ioprobe.run.words import Caveat, Failure, Limit, Stage
 
 __all__ = [
+    "TORCH_KNOBS",
     "Caveat",
     "DatasetFacts",
     "Failure",

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+TORCH_KNOBS = (
+    "num_workers",
+    "prefetch_factor",
+    "batch_size",
+    "persistent_workers",
+    "pin_memory",
+    "in_order",
+    "multiprocessing_context",
+    "drop_last",
+    "timeout",
+)
+"""Arguments of ``torch.utils.data.DataLoader`` that a loader can be rebuilt with, as torch spells them."""
+
 
 class LoaderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The knobs of ``torch.utils.data.DataLoader``, in its own words."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ioprobe_cli.output import emit, format_option, new_run_folder, output_folder_option, quiet_option
+from ioprobe_cli.output import format_option, output_folder_option, quiet_option
 
 if TYPE_CHECKING:
     from ioprobe.instrument.stages import Rule
@@ -55,14 +55,13 @@ def command(
     sudo -E env PATH=$PATH ioprobe attach 12345
     """
     from ioprobe.config import load_config
-    from ioprobe.diagnosis.recordings import report_recording
     from ioprobe.errors import UsageError
     from ioprobe.live.attach import attach
     from ioprobe.live.profile import rules_of
-    from ioprobe.run import dumps, write_atomic
     from ioprobe.units import parse_seconds
     from ioprobe_cli.explain import explain_stacks
     from ioprobe_cli.progress import progress
+    from ioprobe_cli.recorded import emit_recording
 
     rules = rules_of(load_config(config).attach)
     if dump:
@@ -86,11 +85,7 @@ def command(
         )
     if explain:
         click.echo(explain_stacks(found.explained), err=True)
-    path = None
-    if output is not None:
-        path = new_run_folder(found.run.kind, found.run.created_at, output) / "run.json"
-        write_atomic(path, dumps(found.run))
-    emit(report_recording(found.run, str(path) if path else None), format_)
+    emit_recording(found.run, output, format_)
 
 
 def _dump(pid: int, rules: list[Rule], blocking: bool, format_: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ioprobe_cli.output import emit, format_option, new_run_folder, output_folder_option
+from ioprobe_cli.output import format_option, output_folder_option
 
 
 @click.command()
@@ -30,18 +30,13 @@ def command(files: tuple[Path, ...], explain: bool, config: Path | None, output:
     py-spy record --pid PID --idle --subprocesses --format raw -o stacks.txt; ioprobe profile stacks.txt
     """
     from ioprobe.config import load_config
-    from ioprobe.diagnosis.recordings import report_recording
     from ioprobe.live.profile import profile, rules_of
-    from ioprobe.run import dumps, write_atomic
     from ioprobe_cli.explain import explain_stacks
+    from ioprobe_cli.recorded import emit_recording
     from ioprobe_cli.target_options import command_line
 
     rules = rules_of(load_config(config).attach)
     found = profile(files, rules, command=command_line())
     if explain:
         click.echo(explain_stacks(found.explained), err=True)
-    path = None
-    if output is not None:
-        path = new_run_folder(found.run.kind, found.run.created_at, output) / "run.json"
-        write_atomic(path, dumps(found.run))
-    emit(report_recording(found.run, str(path) if path else None), format_)
+    emit_recording(found.run, output, format_)
