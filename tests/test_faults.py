@@ -359,3 +359,28 @@ def test_a_clock_that_jumps_by_a_year_changes_no_duration(tmp_path: Path, monkey
     assert found.failure is None
     assert 0 < found.wall_s < 30
     assert all(0 <= w < 30 for w in found.main.wait_s)
+
+
+def test_a_length_that_raises_ends_no_measurement() -> None:
+    from ioprobe.instrument.facts import loader_facts
+    from ioprobe.probe.loop import LoopMeter
+
+    class Batches:
+        asked = 0
+
+        def __len__(self) -> int:
+            Batches.asked += 1
+            raise RuntimeError("the index is not loaded yet")
+
+        def __iter__(self) -> Iterator[list[float]]:
+            for _ in range(100_000):
+                time.sleep(0.001)
+                yield [0.0] * 4
+
+    loader = Batches()
+    assert loader_facts(loader).num_batches is None
+    Batches.asked = 0
+    found = LoopMeter(loader, None, settings=None, seconds=3.0, least_s=0.1, precision=0.9, stacks_hz=0).run()
+    assert Batches.asked
+    assert found.failure is None
+    assert found.stopped_because == "interval"
