@@ -136,3 +136,10 @@ def test_help_pulls_no_heavy_package() -> None:
 def test_import_ioprobe_pulls_no_heavy_package() -> None:
     code = "import sys, ioprobe; bad = {'torch', 'pyarrow', 'numpy'} & set(sys.modules); assert not bad, bad"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_travels_into_a_job_needs_the_standard_library_alone() -> None:
+    hooks = PACKAGE / "live" / "hooks"
+    names = [f"ioprobe.live.hooks.{p.stem}" for p in sorted(hooks.glob("*.py")) if p.stem != "__init__"]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(names)}"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
