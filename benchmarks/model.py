@@ -25,7 +25,7 @@ from workloads import WORKLOADS, folder
 
 from ioprobe.model.bounds import bounds
 from ioprobe.model.calibrate import calibrate
-from ioprobe.model.predict import predict
+from ioprobe.model.predict import calibration_error, predict
 from ioprobe.model.profile import Profile, Setting
 
 SHORT_S = 0.002
@@ -54,6 +54,15 @@ class Error:
     naive_stall: float
     inside: bool
     """Whether the stated 90% interval holds the measured throughput."""
+    binding: str
+    predicted_s: float
+    """Predicted time per batch [s]."""
+    calibration: float
+    """Standard error that the calibration knows of itself [fraction]."""
+    foreign_share: float
+    """Share of the cores that others used while it was calibrated [fraction]."""
+    other_cores: float
+    """Cores that others used while it was measured."""
 
 
 def errors(store: Store, name: str, burn_s: float, tolerance: float) -> list[Error]:
@@ -106,6 +115,11 @@ def _error(profile: Profile, cells: list[Cell], workers: int, prefetch: int, ste
         max(0.0, 1 - step_s * closed / samples) - stall,
         max(0.0, 1 - step_s / naive_s) - stall,
         found.samples_per_s.low <= rate <= found.samples_per_s.high,
+        found.binding,
+        samples / found.samples_per_s.value,
+        calibration_error(profile, found.binding),
+        profile.foreign_share,
+        float(np.median([c.other_cores for c in cells])),
     )
 
 

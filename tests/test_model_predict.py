@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ioprobe.model.bounds import bounds
-from ioprobe.model.predict import predict
+from ioprobe.model.predict import CONFIDENCE_90, KNOWN_ERROR, UNEVEN_S, predict
 from ioprobe.model.profile import MainCosts, Memory, Profile, Serial, Setting, Startup, StepCosts
 from ioprobe.model.search import Limits, Seen, most_workers, search
 from ioprobe.stats import Estimate
@@ -185,3 +186,12 @@ def test_the_same_seed_gives_the_same_prediction() -> None:
     profile = loader(0, 0, fetch_cpu_s=rng.gamma(4, 0.002, 64), fetch_blocked_s=rng.gamma(4, 0.002, 64))
     first, second = (predict(profile, Setting(3, step_s=0.004), seed=7) for _ in range(2))
     assert first == second
+
+
+def test_intervals_of_short_batches_are_wider_by_what_does_not_grow_with_them() -> None:
+    for blocked_ms, per_batch_s in ((10, 5 * MS), (1, 0.5 * MS)):
+        profile = loader(0, blocked_ms, measured=Estimate(1.0, 1.0, 1.0, 64))
+        found = predict(profile, Setting(2, step_s=0.0)).samples_per_s
+        assert found.value == pytest.approx(10 / per_batch_s)
+        error = math.hypot(KNOWN_ERROR["workers"], UNEVEN_S / per_batch_s)
+        assert found.high / found.value - 1 == pytest.approx(CONFIDENCE_90 * error)
