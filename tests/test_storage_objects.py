@@ -9,13 +9,16 @@ import socket
 import ssl
 import subprocess
 import sys
+import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+from listing_server import OBJECT_BYTES, listing
 
 from ioprobe.errors import StoreError, TargetError, UsageError
 from ioprobe.probe import storage_crew, storage_objects
@@ -314,6 +317,36 @@ def test_a_listing_that_takes_too_long_is_cut_and_says_so() -> None:
 
 def test_a_listing_that_ends_in_time_with_its_first_page_is_whole() -> None:
     assert not listed(PagedStore(1), "s3://b/ds", end_ns=0)["cut"]
+
+
+def s3_client(name: str, url: str) -> Any:
+    # obstore takes s3fs's place in fsspec's registry, which the tests that follow need.
+    with mock.patch.dict(pytest.importorskip("fsspec.registry")._registry):
+        return objects.make_client("s3", options(url), "obstore" if name == "obstore" else "fsspec")
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+@pytest.mark.parametrize("pattern", ["s3://b/ds", "s3://b/ds/", "s3://b/ds/*.tar"])
+def test_clients_list_page_by_page_in_memory_that_does_not_grow_with_the_keys(
+    client: str, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(client)
+    pytest.importorskip("s3fs")
+    monkeypatch.setattr(object_listing, "MOST_LISTED", 500)
+    peaks = []
+    for keys in (3_000, 9_000):
+        with listing(keys) as server:
+            fs = s3_client(client, server.url)
+            ask = {"patterns": [pattern], "end_ns": 0}
+            object_listing.list_objects(fs, "s3", ask)  # what the client needs once is there now
+            before = server.pages
+            tracemalloc.start()
+            found = object_listing.list_objects(fs, "s3", {**ask, "end_ns": 1 << 62})
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            assert (found["objects"], found["bytes"]) == (keys, OBJECT_BYTES * keys)
+            assert server.pages - before <= keys // 1000 + 1
+    assert peaks[1] < peaks[0] + (1 << 20)
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])

@@ -40,7 +40,7 @@ def list_objects(fs: Any, protocol: str, command: dict[str, Any]) -> dict[str, A
             keep.add(path, None)
             continue
         asked += 1
-        info = fs.info(pattern)
+        info = _info(fs, pattern, path)
         bucket = "/" not in path.strip("/") and not web
         if info.get("type") != "directory" and not bucket:
             keep.add(path, info.get("size"))
@@ -54,6 +54,20 @@ def list_objects(fs: Any, protocol: str, command: dict[str, Any]) -> dict[str, A
         "cut": cut,
         "list_s": time.perf_counter() - began,
     }
+
+
+def _info(fs: Any, pattern: str, path: str) -> dict[str, Any]:
+    """Return what the client knows of one path; to obstore's adapter a folder is all of its keys in one answer."""
+    bucket, _, key = path.strip("/").partition("/")
+    if not (hasattr(fs, "_construct_store") and bucket):
+        found: dict[str, Any] = fs.info(pattern)
+        return found
+    if key and not pattern.endswith("/"):
+        try:
+            return {"size": fs._construct_store(bucket).head(key)["size"]}
+        except FileNotFoundError:
+            pass
+    return {"type": "directory"}
 
 
 def _add(keep: Sample, found: Iterable[Iterable[Row]], end_ns: int, glob: str | None = None) -> bool:
