@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -241,6 +242,26 @@ def test_the_sampler_names_the_c_call_that_a_frame_is_in() -> None:
     sampler.stop()
     calls = [frame[4] for _, _, frames in named_rows(sampler.encode()) for frame in frames]
     assert "time.sleep" in calls
+
+
+def test_a_sampler_that_sleeps_ends_at_once_and_twice() -> None:
+    sampler = StackSampler(hz=0.05)
+    sampler.start()
+    begin = time.monotonic()
+    sampler.stop()
+    sampler.stop()
+    assert time.monotonic() - begin < 2.0
+    assert "ioprobe-stacks" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_forked_child_may_stop_the_sampler_of_its_parent() -> None:
+    sampler = StackSampler(hz=100)
+    sampler.start()
+    child = multiprocessing.get_context("fork").Process(target=sampler.stop)
+    child.start()
+    child.join(10)
+    sampler.stop()
+    assert child.exitcode == 0
 
 
 def test_stacks_that_do_not_fit_are_counted_without_a_name() -> None:

@@ -48,7 +48,11 @@ class StackSampler:
         # Hashing a code object walks through all its bytecode: keys hold identities, and this keeps them valid.
         self._codes: dict[int, CodeType] = {}
         self._places: dict[tuple[int, int], Place] = {}
-        self._stop = threading.Event()
+        # Held until the end: to wait for it is a sleep that stop() cuts short. An Event or a Condition would not do, as
+        # they have locks within, which the sampled threads may hold at fork.
+        self._end = threading.Lock()
+        self._end.acquire()
+        self._ended = False
         self._flushing = threading.Lock()
         self.skip: set[int] = set()
         self._thread = threading.Thread(target=self._run, name="ioprobe-stacks", daemon=True)
@@ -57,15 +61,15 @@ class StackSampler:
         """Begin to sample."""
         self._thread.start()
 
-    def stop(self, *, wait: bool = True) -> None:
-        """End, and flush once more.
+    def stop(self) -> None:
+        """End the thread, which takes it no longer than a sample, and flush once more.
 
-        Args:
-            wait: Whether to return only once the thread has ended, up to a period later. A worker on its way out
-                must not keep its main process waiting that long.
+        A thread that was left behind would run into the interpreter's end, which then may abort the process.
         """
-        self._stop.set()
-        if wait and self._thread.ident is not None and self._thread is not threading.current_thread():
+        if not self._ended:
+            self._ended = True
+            self._end.release()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(2.0)
         self._flush()
 
@@ -81,11 +85,7 @@ class StackSampler:
     def _run(self) -> None:
         me = threading.get_ident()
         last_flush, pause_s = time.monotonic(), 1.0
-        # Event.wait would take a lock that the sampled threads may hold at fork; a plain sleep does not.
-        while not self._stop.is_set():
-            time.sleep(self._period_s)
-            if self._stop.is_set():
-                return
+        while not self._end.acquire(timeout=self._period_s):
             frames = sys._current_frames()
             for ident, frame in frames.items():
                 if ident == me or ident in self.skip:

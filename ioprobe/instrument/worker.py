@@ -249,7 +249,7 @@ class WorkerEntry:
             loop(*bound.args, **bound.kwargs)
         finally:
             if sampler:
-                sampler.stop(wait=False)
+                sampler.stop()
 
 
 def time_collate(clock: BatchClock) -> None:

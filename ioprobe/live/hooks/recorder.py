@@ -86,7 +86,7 @@ class LiveRecorder(Recorder):
 
     def _stop_sampler(self) -> None:
         if self._sampler is not None:
-            self._sampler.stop(wait=False)  # the job does not wait for a thread of ours
+            self._sampler.stop()
 
     def open(self, loader: Any) -> IteratorTrace:
         """Begin the trace of a new iterator."""
