@@ -66,12 +66,13 @@ class WorkerBatches(msgspec.Struct, kw_only=True):
     nbytes: list[int] = []
     """Bytes of tensors and arrays in the batch."""
     read_bytes: list[int] = []
-    """Bytes that the worker read through read(2) for it; -1 where the kernel does not tell.
+    """Bytes that the worker read through read(2); -1 where the kernel does not tell.
 
-    Of batches under 8 ms only every seventh is looked at; the others carry the figure of the one before.
+    A worker looks some seven times a second: a batch with a look carries what was read since the one before, the others
+    0. Only sums and means over many batches mean anything.
     """
     read_ops: list[int] = []
-    """Calls of read(2) for it; -1 where the kernel does not tell."""
+    """Calls of read(2), counted like the bytes; -1 where the kernel does not tell."""
 
 
 class HotFrame(msgspec.Struct, frozen=True, kw_only=True):
