@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,28 @@ def test_a_sampler_that_sleeps_ends_at_once_and_twice() -> None:
     sampler.stop()
     assert time.monotonic() - begin < 2.0
     assert "ioprobe-stacks" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_between_two_looks_the_sampler_keeps_nothing_of_the_job_alive() -> None:
+    class Batch:
+        """As large as a batch of the job's may be."""
+
+    sampler = StackSampler(hz=4)
+
+    def loop_body() -> weakref.ref[Batch]:
+        batch = Batch()
+        deadline = time.monotonic() + 10
+        while not sampler._counts and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)  # past the look itself, well before the next
+        return weakref.ref(batch)
+
+    sampler.start()
+    batch = loop_body()
+    gone = batch() is None
+    sampler.stop()
+    assert sampler._counts
+    assert gone
 
 
 def test_a_forked_child_may_stop_the_sampler_of_its_parent() -> None:

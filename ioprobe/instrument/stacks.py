@@ -64,7 +64,9 @@ class StackSampler:
     def stop(self) -> None:
         """End the thread, which takes it no longer than a sample, and flush once more.
 
-        A thread that was left behind would run into the interpreter's end, which then may abort the process.
+        A thread that was left behind can abort the process at the interpreter's end: it holds the frames that it looks
+        at, so it may be the one to free a tensor of theirs, and that lets the interpreter's lock go and takes it back,
+        which ends a thread then in the middle of C++ ("terminate called without an active exception").
         """
         if not self._ended:
             self._ended = True
@@ -86,19 +88,20 @@ class StackSampler:
         me = threading.get_ident()
         last_flush, pause_s = time.monotonic(), 1.0
         while not self._end.acquire(timeout=self._period_s):
-            frames = sys._current_frames()
-            for ident, frame in frames.items():
-                if ident == me or ident in self.skip:
-                    continue
-                key = (ident, self._key(frame))
-                self._counts[key] = self._counts.get(key, 0) + 1
-            del frames
+            self._look(me)
             if self._on_flush and time.monotonic() - last_flush > pause_s:
                 begin = time.monotonic()
                 self._flush()
                 last_flush = time.monotonic()
                 # It takes the interpreter's lock: less often, the longer it takes.
                 pause_s = max(1.0, 1000 * (last_flush - begin))
+
+    def _look(self, me: int) -> None:
+        """Count every thread's stack once; no frame outlives the call, nor do the batches in it."""
+        for ident, frame in sys._current_frames().items():
+            if ident != me and ident not in self.skip:
+                key = (ident, self._key(frame))
+                self._counts[key] = self._counts.get(key, 0) + 1
 
     def _key(self, frame: FrameType | None) -> Key:
         found: list[tuple[int, int]] = []
