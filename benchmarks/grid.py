@@ -1,7 +1,8 @@
 """Measure loaders at many settings, and keep what was measured: ``cells.jsonl`` and one calibration run each.
 
 Every cell is a plain DataLoader, without any instrument of ours, drained or
-coupled with an emulated step, past its warm-up, over whole cycles of its data.
+coupled with an emulated step, past its warm-up, over whole cycles of its data and
+whole rounds of its workers.
 A file lock, where one is named, keeps other timed work of the machine away.
 """
 
@@ -12,6 +13,7 @@ import datetime
 import fcntl
 import gc
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -150,7 +152,7 @@ def measure(
 def _enough(returns: list[float], warm: int, cycle: int, workers: int, least_s: float) -> bool:
     """Whether the window holds whole cycles and rounds of workers, and is long enough."""
     done = len(returns) - 1 - warm
-    unit = cycle if cycle > 1 else workers
+    unit = math.lcm(cycle, workers)  # workers that started together finish together: batches come in rounds
     return done >= 24 and done % unit == 0 and returns[-1] - returns[warm] >= least_s
 
 
