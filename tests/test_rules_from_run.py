@@ -88,6 +88,19 @@ def test_busy_helper_threads_that_wait_for_cores_fight_for_them() -> None:
     assert "IO107" not in codes(run, blocks_on_io=True)
 
 
+def test_batches_that_are_late_for_want_of_a_core_are_no_long_tail() -> None:
+    def run(slow_s: float) -> Run:
+        fetch = [0.1 if k % 20 else slow_s for k in range(80)]
+        rows = worker_rows(fetch, cpu=0.4, runq=0.6, workers=4)
+        waits = [0.001 if k % 20 else 0.6 for k in range(80)]
+        return run_of(loader_run(waits, [0.02] * 80, workers=rows, num_workers=4), cores=2.0)
+
+    for slow_s, said in ((0.15, False), (2.0, True)):
+        facts = run_facts(run(slow_s))
+        assert facts["head_of_line_share"] > 0.1
+        assert ("IO106" in codes(run(slow_s))) is said
+
+
 def test_a_slow_sampler_is_seen_against_the_step() -> None:
     measured = loader_run([0.03] * 32, [0.05] * 32)
     measured.main.sampler_s = [0.02] * 32

@@ -113,6 +113,8 @@ class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the host's cores that other processes used during the run."""
     head_of_line_share: float | None = None
     """Share of the loop's wall time spent waiting for a batch while later ones lay ready."""
+    batch_spread: float | None = None
+    """99th percentile of a batch's own time in a worker over the median, time in line for a core left out."""
     burst_batches: float | None = None
     """Batches that the step consumes during the longest 2% of fetches of one worker."""
     distinct_share: float | None = None

@@ -85,6 +85,8 @@ def _worker_facts(
     # Waiting for a core is the host's doing; what a fetch takes by itself is the data's.
     queued = (np.asarray(workers.fetch_runq_s) + np.asarray(workers.collate_runq_s))[keep]
     own = np.clip(wall - queued, 0.0, None)
+    middle = float(np.median(own))
+    facts["batch_spread"] = float(np.quantile(own, 0.99)) / middle if middle > 0 else None
     if samples:
         facts["sample_s"] = float(np.median(fetch)) / samples
     if step_s and measured.coupled and measured.settings and measured.settings.num_workers:

@@ -10,6 +10,8 @@ from ioprobe.units import format_count, format_seconds, format_share
 
 # Any sampler takes some microseconds; against a step that takes as few, that says nothing.
 NEGLIGIBLE_S = 5e-4
+# A batch's time, 99th percentile over median, from which on it is slow by itself and not for want of a core.
+TAIL = 2.5
 
 
 @rule("IO104", "prefetch-too-shallow", needs="num_workers", key="prefetch_factor")
@@ -62,7 +64,8 @@ def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
     """One slow sample holds back batches that are ready.
 
     What it sees: In a run, waiting for a batch while later ones lay ready; or from sample_ms and sample_p99_ms,
-        a tail that outlasts the queue.
+        a tail that outlasts the queue. Where workers fight for the cores, any batch may come late: then it abstains,
+        unless the slow ones are slow by themselves.
     Why it matters: With in_order = True the loader hands batches out in order; behind one slow sample the other
         workers fill their queues and stop.
     When it is wrong: The order of batches must be reproducible, or must be the same in every rank.
@@ -78,6 +81,11 @@ def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
     if facts.head_of_line_share is not None:
         if facts.head_of_line_share < 0.1:
             return []
+        if _late_for_a_core(facts):
+            return Abstain(
+                f"batches come late, but workers wait for a core {format_share(facts.runq_share or 0.0)} of their "
+                "time, which does that by itself: free the cores, then measure again"
+            )
         share = format_share(facts.head_of_line_share)
         text = f"{share} of the loop is spent waiting for one batch while later ones lay ready"
         return [Finding(text=text, fix=fix)]
@@ -99,6 +107,15 @@ def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
             fix=fix,
         )
     ]
+
+
+def _late_for_a_core(facts: PipelineFacts) -> bool:
+    """Whether workers want more cores than there are, and none of their batches is slow but for that."""
+    cores = facts.cores_per_rank
+    if cores is None or facts.runq_share is None or facts.wanted_cores is None or facts.batch_spread is None:
+        return False
+    crowded = facts.runq_share >= 0.15 and (facts.num_workers or 0) * facts.wanted_cores > 1.2 * cores
+    return crowded and facts.batch_spread < TAIL
 
 
 @rule("IO108", "slow-sampler", key="sampler")
