@@ -294,3 +294,71 @@ def test_reading_that_is_all_cpu_is_decoding_inside_the_reader() -> None:
     found = diagnose(run).diagnosis
     assert found.limiting_stage is Limit.DECODE
     assert "inside the reader takes 5.94 ms a sample" in found.evidence
+
+
+def test_a_stream_is_advised_no_more_workers_than_a_real_run_found_data_for() -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.19, cpu_s=0.001)
+    run = make_run(
+        loop_wait_s=0.065,
+        step_s=0.03,
+        loader_cycle_s=0.095,
+        worker=rows,
+        stages=[stacks(read=50)],
+        facts={"kind": "iterable"},
+    )
+    before = next(a for a in diagnose(run).advice if a.code == "IO601")
+    assert before.settings["num_workers"] > 4
+    assert "fewer parts" in before.wrong_when
+
+    tried = make_run(
+        loop_wait_s=0.018,
+        step_s=0.03,
+        loader_cycle_s=0.048,
+        workers=before.settings["num_workers"],
+        worker=worker_batches(200, workers=before.settings["num_workers"], delivering=4, fetch_s=0.19, cpu_s=0.001),
+    )
+    tried.loaders[0].purpose = "verify"
+    run.loaders.append(tried.loaders[0])
+    after = next(a for a in diagnose(run).advice if a.code == "IO601")
+    assert after.settings["num_workers"] == 4
+    assert "4 had data" in after.because
+
+
+def test_threads_that_share_the_interpreter_with_the_step_are_part_of_the_prediction() -> None:
+    run = make_run(
+        loop_wait_s=0.017,
+        step_s=0.008,
+        loader_cycle_s=0.03,
+        workers=0,
+        stages=[stacks("main", wait=57, step=43), stacks("thread", transform=98, wait=2)],
+        facts={"kind": "opaque", "adaptable": False, "settings": None},
+    )
+    run.loaders[0].main = main_batches(200, wait_s=0.017, step_s=0.013)
+    for measured in run.loaders:
+        measured.settings = None
+    found = diagnose(run).diagnosis
+    assert found.stall_share.predicted is not None
+    assert found.stall_share.predicted.value == pytest.approx(17 / 30, abs=0.01)
+    assert any("interpreter's lock" in reason for reason in found.reasons)
+
+    for measured in run.loaders:
+        measured.stacks = [stacks("main", wait=57, step=43), stacks("thread", wait=100)]
+    assert diagnose(run).diagnosis.stall_share.predicted.value == pytest.approx(22 / 30, abs=0.01)  # type: ignore[union-attr]
+
+
+def test_freeing_batches_is_no_waiting_where_a_loader_can_only_be_replayed() -> None:
+    run = make_run(
+        loop_wait_s=0.018,
+        step_s=0.01,
+        loader_cycle_s=0.028,
+        workers=0,
+        stages=[stacks("main", wait=60, step=40)],
+        facts={"kind": "opaque", "adaptable": False, "settings": None},
+        loop={"release_s": 0.002},
+        alone={"release_s": 0.002},
+    )
+    for measured in run.loaders:
+        measured.settings = None
+    predicted = diagnose(run).diagnosis.stall_share.predicted
+    assert predicted is not None
+    assert predicted.value == pytest.approx(18 / 30, abs=0.01)

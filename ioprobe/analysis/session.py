@@ -8,6 +8,7 @@ from typing import Any
 from ioprobe import __version__
 from ioprobe.analysis.declared import declare_flops
 from ioprobe.analysis.request import Request
+from ioprobe.diagnosis.advice import shards_seen
 from ioprobe.diagnosis.diagnose import Finished, diagnose
 from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.types import Advice, Verdict
@@ -275,10 +276,20 @@ class Session:
         self.run.storage += self.company.storage_curve(self.run, self.request, seconds)
 
     def _verify(self) -> None:
+        known = shards_seen(self.run)
         pick = self.company.to_verify(self.run)
         if pick is None:
             return
-        code, settings = pick
+        self._try(*pick)
+        # Only more workers than shards show how many shards a stream has: then another setting is the one to advise.
+        learnt = shards_seen(self.run) if self.failure() is None else None
+        if self.company.most("shards", learnt if learnt is not None and learnt != known else 0):
+            other = self.company.to_verify(self.run)
+            if other is not None and other[1] != pick[1]:
+                self._try(*other)
+
+    def _try(self, code: str, settings: dict[str, Any]) -> None:
+        """Measure the loop at the settings of an advice."""
         try:
             self.run.loaders.append(self._loader("verify", coupled=True, purpose="verify", **settings))
         except IoprobeError as error:

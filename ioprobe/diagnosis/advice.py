@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ioprobe.diagnosis.costs import worker_costs
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.finding import Finding
 from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT, LOOK_AT_THE_STEP
@@ -23,13 +24,28 @@ def limits_of(run: Run) -> Limits:
     """Return what the host and the data allow."""
     host, facts = run.host, run.facts
     ram = host.memory_available_bytes
+    known = facts.num_shards if facts and facts.kind == "iterable" else None
+    seen = shards_seen(run)
     return Limits(
         cores=host.usable_cores * run.local_ranks,
         ram_bytes=None if ram is None else 0.7 * ram,
         shm_bytes=host.shm_available_bytes,
-        shards=facts.num_shards if facts and facts.kind == "iterable" else None,
+        shards=known if seen is None else min(seen, known or seen),
         ranks_per_host=run.local_ranks,
     )
+
+
+def shards_seen(run: Run) -> int | None:
+    """Return how many workers a stream has data for, where a measurement had more than that; None where none had.
+
+    Tasks go round the workers in turn, so once batches for several rounds have come, a worker without one has no data.
+    """
+    found = []
+    for measured in run.loaders:
+        costs = worker_costs(measured) if run.facts is not None and run.facts.kind == "iterable" else None
+        if costs is not None and costs.delivering < costs.workers and costs.batches >= 4 * costs.workers:
+            found.append(costs.delivering)
+    return max(found, default=None)
 
 
 def find_setting(profile: Profile | None, run: Run) -> SearchResult | None:
@@ -160,13 +176,20 @@ def _settings(e: Evidence, best: SearchResult) -> Advice:
     wanted = changes(best.recommended, best.current.setting)
     text = ", ".join(f"{name}={value}" for name, value in wanted.items())
     fewer = best.action == "fewer-workers"
+    because, wrong_when = best.reason, "the training host has other cores, storage or neighbours than this one"
+    stream, more = e.facts.kind == "iterable", best.recommended.num_workers > e.workers
+    seen = shards_seen(e.run)
+    if stream and more and seen is not None:
+        because += f"; when more were tried, {seen} had data"
+    elif stream and more and e.facts.num_shards is None:
+        wrong_when += ", or the stream has fewer parts than that to share among workers"
     return Advice(
         code="IO602" if fewer else "IO601",
         action=f"set {text}" + (": as fast with less" if fewer else ""),
-        because=best.reason,
+        because=because,
         settings=wanted,
         gain=gain_of(best.predicted, best.current),
-        wrong_when="the training host has other cores, storage or neighbours than this one",
+        wrong_when=wrong_when,
     )
 
 

@@ -15,7 +15,7 @@ from ioprobe.diagnosis.verdict import decide
 from ioprobe.errors import IoprobeError
 from ioprobe.model.calibrate import calibrate
 from ioprobe.model.predict import predict
-from ioprobe.model.profile import Prediction, Profile
+from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.model.search import SearchResult
 from ioprobe.run import Run, Stage
 from ioprobe.stats import Estimate
@@ -50,7 +50,7 @@ def diagnose(run: Run) -> Finished:
     advice = advise(evidence, verdict, limit, findings, profile, best)
     here = best.current if best is not None else searched
     if here is None and profile is not None and evidence.step is not None and not doubt:
-        here = predict(profile, profile.current)
+        here = predict(profile, _replayed(evidence, profile))
     predicted = _predicted(evidence, here)
     diagnosis = Diagnosis(
         verdict=verdict,
@@ -78,6 +78,21 @@ def _profile(run: Run, evidence: Evidence) -> Profile | None:
         return calibrate(run, use_loop=evidence.alone is None)
     except IoprobeError:
         return None  # too little data to model; the report then goes without predictions
+
+
+def _replayed(e: Evidence, profile: Profile) -> Setting:
+    """Return the measured setting; for a loader that can only be replayed, with all that the loop does but wait.
+
+    That is the step, and freeing the batch before. Threads that prepare batches in this process share the interpreter's
+    lock with the step. How often the step gives that lock away and waits for it again shows only with both at work, so
+    its time is then taken from the loop.
+    """
+    if profile.adaptable or e.step is None or e.alone is None:
+        return profile.current
+    step_s = e.step.seconds
+    if e.threads_compute and e.loop is not None and e.loop.step_s is not None:
+        step_s = max(step_s, e.loop.step_s)
+    return profile.current.at(step_s=step_s + e.alone.release_share * e.alone.cycle_s)
 
 
 def _predicted(e: Evidence, here: Prediction | None) -> Estimate | None:
@@ -137,6 +152,12 @@ def _reasons(e: Evidence, further: list[str]) -> list[str]:
     run = e.run.loop()
     if run is not None and run.time_to_first_batch_s is not None and run.time_to_first_batch_s > 2:
         found.append(f"the first batch took {format_seconds(run.time_to_first_batch_s)}")
+    slower = e.interference
+    if slower is not None and slower > 1.1 and e.threads_compute and not e.workers:
+        found.append(
+            f"the step takes {slower:.2f} times as long beside the loader's threads, which share the interpreter's "
+            "lock with it: worker processes would not"
+        )
     return found + further[:3]
 
 

@@ -140,6 +140,18 @@ class Evidence:
             return None
         return self.loop.step_s / self.step.seconds
 
+    @property
+    def threads_compute(self) -> bool:
+        """Whether threads of the main process, beside the one that trains, were seen at work and not waiting."""
+        run = self.run.loop() or self.run.loader_alone()
+        if run is None:
+            return False
+        main = sum(s.samples for s in run.stacks if s.role == "main")
+        threads = [s for s in run.stacks if s.role == "thread"]
+        idle = (Stage.WAIT, Stage.LOCK)
+        busy = sum(n for s in threads for stage, n in s.stages.items() if stage not in idle)
+        return main > 0 and busy > 0.1 * main
+
     def main_share(self, stage: Stage) -> float:
         """Share of the drained loader's time that the main process spends in a stage (sampler, transport)."""
         alone = self.alone or self.loop
