@@ -16,13 +16,14 @@ from ioprobe.run import Caveat
 from ioprobe.stats import Estimate
 
 CONFIDENCE_90 = 1.645
-KNOWN_ERROR = {"step": 0.087, "workers": 0.038, "cores": 0.092, "main": 0.033, "storage": 0.094, "lock": 0.134}
+KNOWN_ERROR = {"step": 0.074, "workers": 0.038, "cores": 0.066, "main": 0.143, "storage": 0.051, "lock": 0.135}
 """Standard error of the replay by what binds [fraction].
 
-This and ``UNEVEN_S`` are from ``python benchmarks/model_intervals.py``: 208 cells of 15 workloads on 2 cores that
-others left alone. Its 90% intervals held 86% of the cells of workloads left out of the fit. Cores bind in 124 of
-them, workers in 50; step (10, of one workload), main (12), storage (4) and lock (8) lean on the others."""
-UNEVEN_S = 235e-6
+This and ``UNEVEN_S`` are from ``python benchmarks/model_intervals.py``: 161 cells of 15 workloads on 2 cores that
+others left alone. Its 90% intervals held 87% of the cells of workloads left out of the fit. Cores bind in some 70 of
+them, workers in 50, main in 20, most of these below 2 ms or of Python objects; step (9), storage (7) and lock (8), each
+of one workload, lean on the others."""
+UNEVEN_S = 209e-6
 """Standard error of the time per batch that does not grow with it [s]: wake-ups, switches, collections."""
 NEIGHBOURS = 0.35
 """Addition for a host whose cores are all used by others [fraction], from 731 cells calibrated beside some; the 90%
