@@ -38,6 +38,7 @@ def test_torch_before_its_accelerator_module_is_asked_by_kind(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: works)
     for kind in (torch.xpu, torch.backends.mps):
         monkeypatch.setattr(kind, "is_available", lambda: False)
+    monkeypatch.delattr(torch.mps, "is_available", raising=False)  # torch 2.4 has none there
     assert current_device().type == found
 
 

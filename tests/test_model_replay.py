@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -121,6 +122,8 @@ def owners(order: tuple[Event, ...]) -> dict[int, int]:
 def test_tasks_go_to_the_same_workers_and_batches_come_in_the_same_order_as_in_pytorch(
     workers: int, prefetch: int, in_order: bool
 ) -> None:
+    if not in_order and "in_order" not in inspect.signature(DataLoader).parameters:
+        pytest.skip("this torch delivers in order only")
     count = 40
     given = System(workers, (ROWS,), prefetch_factor=prefetch, in_order=in_order, batches_per_epoch=count)
     trace = simulate(given, count, record=True)
@@ -132,8 +135,8 @@ def test_tasks_go_to_the_same_workers_and_batches_come_in_the_same_order_as_in_p
         batch_size=None,
         num_workers=workers,
         prefetch_factor=prefetch,
-        in_order=in_order,
         multiprocessing_context=Context(turnstile),
+        **({} if in_order else {"in_order": False}),
     )
     real = [tuple(batch.tolist()) for batch in loader]
     owner = owners(trace.order)

@@ -17,8 +17,9 @@ def current_device() -> Any:
         except TypeError:  # torch 2.6 has no such argument
             found = accelerator.current_accelerator() if accelerator.is_available() else None
         return torch.device("cpu") if found is None else found
-    for kind in ("cuda", "xpu", "mps"):
-        module = getattr(torch, kind, None) or getattr(torch.backends, kind, None)
+    # Only torch.backends says whether Apple's is available.
+    kinds = {"cuda": torch.cuda, "xpu": getattr(torch, "xpu", None), "mps": getattr(torch.backends, "mps", None)}
+    for kind, module in kinds.items():
         if module is not None and module.is_available():
             return torch.device(kind)
     return torch.device("cpu")

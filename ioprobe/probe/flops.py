@@ -130,7 +130,10 @@ def _watched_checkpoints(mode: Any, found: _Counted) -> Iterator[None]:
                 found.regions += 1
                 found.in_regions += int(mode.get_total_flops() - before)
 
-    reentrant, plain = module.CheckpointFunction, module._checkpoint_without_reentrant_generator
+    # Since torch 2.15 checkpoint() calls the second name, and the first one is a shell around it.
+    names = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+    name = next(name for name in names if hasattr(module, name))
+    reentrant, plain = module.CheckpointFunction, getattr(module, name)
 
     def forward(ctx: Any, *args: Any) -> Any:
         with region():
@@ -141,9 +144,9 @@ def _watched_checkpoints(mode: Any, found: _Counted) -> Iterator[None]:
             yield from plain(*args, **kwargs)
 
     module.CheckpointFunction = type("Watched", (reentrant,), {"forward": staticmethod(forward)})
-    module._checkpoint_without_reentrant_generator = generator
+    setattr(module, name, generator)
     try:
         yield
     finally:
         module.CheckpointFunction = reentrant
-        module._checkpoint_without_reentrant_generator = plain
+        setattr(module, name, plain)
