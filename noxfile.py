@@ -5,8 +5,9 @@ nox -s "tests(python='3.12', torch='2.9.1')" -- tests/test_stages.py
 nox -s without_torch            what must work without torch, on every Python found here
 nox -s lint audit
 
-A Python that this machine lacks is skipped by nox (an error in CI). PIP_INDEX_URL or PIP_EXTRA_INDEX_URL chooses where
-torch comes from: the CPU builds of the PyTorch project will do for all tests.
+A Python that this machine lacks is skipped by nox (an error in CI); pyenv offers those that PYENV_VERSION names, as
+3.10.13:3.13.0. PIP_INDEX_URL or PIP_EXTRA_INDEX_URL chooses where torch comes from: the CPU builds of the PyTorch
+project will do for all tests.
 """
 
 from __future__ import annotations
