@@ -8,8 +8,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from ioprobe.data.braces import expand_braces
 from ioprobe.data.shards import Shard
-from ioprobe.data.urls import expand_braces, filesystem_of, list_shards, suffix_of
+from ioprobe.data.urls import filesystem_of, list_shards, suffix_of
 from ioprobe.errors import DataError, TargetError, UsageError
 from ioprobe.secrets import redact_url
 

@@ -18,11 +18,12 @@ from hostile import WORDS, command, damaged, fuzz, refused_or_read, within_bound
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ioprobe.data.braces import expand_braces
 from ioprobe.data.describe import describe
 from ioprobe.data.formats import parquet, webdataset
 from ioprobe.data.loaders import make_loader
 from ioprobe.data.shards import Shard
-from ioprobe.data.urls import expand_braces, list_shards
+from ioprobe.data.urls import list_shards
 from ioprobe.errors import DataError, UsageError
 from ioprobe.secrets import redact_url
 

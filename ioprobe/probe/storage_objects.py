@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ioprobe.data.urls import expand_braces
+from ioprobe.data.braces import expand_braces
 from ioprobe.errors import IoprobeError, MeasureError, StoreError, TargetError, UsageError
 from ioprobe.probe.storage_crew import ChildError, Crew, Reply
 from ioprobe.probe.storage_objects_words import (

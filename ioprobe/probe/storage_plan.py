@@ -17,8 +17,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ioprobe.data.braces import expand_braces
 from ioprobe.data.formats import FORMATS
-from ioprobe.data.urls import expand_braces, suffix_of
+from ioprobe.data.urls import suffix_of
 from ioprobe.errors import StoreError, TargetError
 from ioprobe.probe.storage_place import shown
 from ioprobe.probe.storage_tar import index_tar
