@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 Fault = Callable[[int, str], str]
-"""(number of the request from 0, its first line) -> ``""`` or ``429 503 denied region cut short hang``."""
+"""(number of the request from 0, its first line) -> ``""`` or ``429 500 503 denied region cut short hang``."""
 
 _REFUSALS = {
     "429": (b"429 Too Many Requests", "TooManyRequests"),
+    "500": (b"500 Internal Server Error", "InternalError"),
     "503": (b"503 Slow Down", "SlowDown"),
     "denied": (b"403 Forbidden", "ExpiredToken"),
     "region": (b"301 Moved Permanently", "PermanentRedirect"),

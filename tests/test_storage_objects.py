@@ -1,88 +1,26 @@
-"""Object stores: a real S3 server and a plain HTTP server on loopback, with faults in between."""
+"""Object stores: a real S3 server and a plain HTTP server on loopback."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import socket
-import ssl
-import subprocess
-import sys
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+from faulty_proxy import FaultyProxy, serving
 from listing_server import OBJECT_BYTES, listing
+from object_servers import SIZE, measure, options
 
-from ioprobe.errors import StoreError, TargetError, UsageError
-from ioprobe.probe import storage_crew, storage_objects
-from ioprobe.probe.engines import object_faults, object_listing, objects
+from ioprobe.errors import TargetError, UsageError
+from ioprobe.probe.engines import object_listing, objects
 from ioprobe.probe.storage import measure_dataset
 from ioprobe.probe.storage_crew import Reply
 from ioprobe.probe.storage_objects import measure_objects
 from ioprobe.probe.storage_objects_words import knee_of, objects_window, side_by_side
-from ioprobe.run import Host, Run, StorageJob, Workload, dumps
-
-pytest.importorskip("aiohttp", reason="http through fsspec needs aiohttp")
-_spec = importlib.util.spec_from_file_location("faulty_proxy", Path(__file__).with_name("faulty_proxy.py"))
-assert _spec is not None
-assert _spec.loader is not None
-proxy = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(proxy)
-
-KEY, SECRET = "AKIATESTTESTTESTTEST", "s3cr3t/that+nobody/should=see"
-SIZE = 100_000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bucket = tmp_path_factory.mktemp("store") / "bucket"
-    (bucket / "ds").mkdir(parents=True)
-    for number in range(4):
-        (bucket / "ds" / f"s-{number}.tar").write_bytes(os.urandom(SIZE))
-    return bucket
-
-
-@pytest.fixture(scope="module")
-def http(folder: Path) -> Iterator[Any]:
-    with proxy.serving(proxy.PlainServer(folder)) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3_port(folder: Path) -> Iterator[int]:
-    pytest.importorskip("s3fs", reason="s3:// needs s3fs")
-    pytest.importorskip("nanio", reason="the S3 server for tests is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    place = ["--data-dir", str(folder.parent), "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
-    with subprocess.Popen(
-        [sys.executable, "-c", "import sys; from nanio.__main__ import main; sys.exit(main())", "serve", *place],
-        env={**os.environ, "NANIO_ACCESS_KEY": KEY, "NANIO_SECRET_KEY": SECRET},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
-        try:
-            proxy.wait_for(port)
-            yield port
-        finally:
-            server.terminate()
-            server.wait(10)
-
-
-def options(endpoint: str, secret: str = SECRET) -> dict[str, Any]:
-    return {"key": KEY, "secret": secret, "endpoint_url": endpoint}
-
-
-def measure(url: str, seconds: float = 0.25, **more: Any) -> list[StorageJob]:
-    return measure_objects(url, seconds=seconds, concurrency=1, **more)
+from ioprobe.run import StorageJob
 
 
 def test_whole_objects_and_ranges_are_read_from_s3_and_the_client_is_named(s3_port: int) -> None:
@@ -108,132 +46,22 @@ def test_measure_dataset_takes_an_object_store_url_and_gives_samples(s3_port: in
     assert jobs[0].samples == round(jobs[0].bytes_read / SIZE * 50)
 
 
-def test_credentials_never_reach_the_run_file(s3_port: int) -> None:
-    jobs = measure("s3://bucket/ds", 0.2, storage_options=options(f"http://127.0.0.1:{s3_port}"))
-    text = dumps(Run(kind="storage", created_at="", version="", host=Host(), workload=Workload(), storage=jobs))
-    assert SECRET.encode() not in text
-    assert KEY.encode() not in text
-
-
-def test_a_wrong_secret_is_one_line_about_credentials(s3_port: int) -> None:
-    with pytest.raises(StoreError, match=r"cannot read 's3://bucket/ds': access was denied") as caught:
-        measure("s3://bucket/ds", storage_options=options(f"http://127.0.0.1:{s3_port}", "wrong"))
-    assert "credentials" in caught.value.hint
-    assert "wrong" not in caught.value.message
-
-
-def test_a_missing_prefix_is_a_target_error(s3_port: int) -> None:
-    with pytest.raises(TargetError, match=r"cannot read 's3://bucket/none': there is no such object or bucket"):
-        measure("s3://bucket/none", storage_options=options(f"http://127.0.0.1:{s3_port}"))
-
-
-def test_an_endpoint_where_nothing_listens_is_named_as_that() -> None:
-    pytest.importorskip("s3fs")
-    with pytest.raises(StoreError, match="nothing answers at the endpoint"):
-        measure("s3://bucket/ds", storage_options=options("http://127.0.0.1:1"))
-
-
-def test_throttled_requests_are_sent_again_and_counted(s3_port: int) -> None:
-    def every_third_get(number: int, line: str) -> str:
-        return "503" if line.startswith("GET /bucket/ds/") and number % 3 == 0 else ""
-
-    with proxy.serving(proxy.FaultyProxy(s3_port, fault=every_third_get)) as middle:
-        jobs = measure("s3://bucket/ds", storage_options=options(middle.url))
-    assert jobs[0].failure is None
-    assert sum(j.throttled for j in jobs) > 0
-    assert sum(j.retries for j in jobs) >= sum(j.throttled for j in jobs)
-    assert any(c.code == "throttled" for j in jobs for c in j.caveats)
-
-
-def test_cut_connections_are_sent_again_and_counted(s3_port: int) -> None:
-    def every_fourth_get(number: int, line: str) -> str:
-        return "cut" if line.startswith("GET /bucket/ds/") and number % 4 == 0 else ""
-
-    with proxy.serving(proxy.FaultyProxy(s3_port, fault=every_fourth_get)) as middle:
-        jobs = measure("s3://bucket/ds", storage_options=options(middle.url))
-    assert jobs[0].failure is None
-    assert sum(j.retries for j in jobs) > 0
-    assert sum(j.throttled for j in jobs) == 0
-
-
-def test_a_store_that_only_throttles_fails_after_a_few_tries(s3_port: int) -> None:
-    with proxy.serving(
-        proxy.FaultyProxy(s3_port, fault=lambda n, line: "503" if line.startswith("GET /bucket/ds/") else "")
-    ) as middle:
-        jobs = measure("s3://bucket/ds", 2.0, storage_options=options(middle.url))
-    assert len(jobs) == 1
-    assert jobs[0].failure is not None
-    assert "the store throttles (" in jobs[0].failure.message
-    assert jobs[0].ops == 0
-
-
-def test_credentials_that_expire_meanwhile_fail_at_once_with_the_reason(s3_port: int) -> None:
-    with proxy.serving(
-        proxy.FaultyProxy(s3_port, fault=lambda n, line: "denied" if line.startswith("GET /bucket/ds/") else "")
-    ) as middle:
-        jobs = measure("s3://bucket/ds", storage_options=options(middle.url))
-    assert jobs[0].failure is not None
-    assert "access was denied (ExpiredToken)" in jobs[0].failure.message
-    assert "expired" in jobs[0].failure.hint
-
-
-def test_a_store_that_hangs_is_given_up_in_bounded_time(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_objects, "_LIST_LIMIT_S", 0.1)
-    monkeypatch.setattr(storage_crew, "_GRACE_S", 0.2)
-    with (
-        proxy.serving(proxy.FaultyProxy(http.port, fault=lambda n, line: "hang")) as middle,
-        pytest.raises(StoreError, match="the store does not answer within 100 ms"),
-    ):
-        measure(f"{middle.url}/ds/s-0.tar")
-
-
-def test_latency_of_the_store_shows_in_the_figures(http: Any) -> None:
-    with proxy.serving(proxy.FaultyProxy(http.port, delay_s=0.05)) as middle:
+def test_latency_of_the_store_shows_in_the_figures(http_store: Any) -> None:
+    with serving(FaultyProxy(http_store.port, delay_s=0.05)) as middle:
         jobs = measure(f"{middle.url}/ds/s-0.tar", 0.6)
     assert jobs[0].open_s is not None
     assert jobs[0].open_s >= 0.05
     assert jobs[1].latency_s["p50"] >= 0.05
 
 
-def test_a_server_without_ranges_is_found_out(http: Any) -> None:
-    _, ranges = measure(f"{http.url}/ds/s-{{0..3}}.tar")
+def test_a_server_without_ranges_is_found_out(http_store: Any) -> None:
+    _, ranges = measure(f"{http_store.url}/ds/s-{{0..3}}.tar")
     assert "no-ranges" in {c.code for c in ranges.caveats}
     assert ranges.bytes_read == ranges.ops * (16 << 10)
 
 
-def test_short_bodies_are_not_taken_for_whole_objects(http: Any) -> None:
-    with proxy.serving(
-        proxy.FaultyProxy(http.port, fault=lambda n, line: "short" if line.startswith("GET") else "")
-    ) as middle:
-        jobs = measure(f"{middle.url}/ds/s-0.tar", 2.0)
-    assert jobs[0].failure is not None
-    assert f"{SIZE // 2} of {SIZE} bytes came" in jobs[0].failure.message
-
-
-def test_a_missing_object_over_http_names_the_url(http: Any) -> None:
-    with pytest.raises(TargetError, match=r"cannot read 'http://127.0.0.1:\d+/none.tar': there is no such object"):
-        measure(f"{http.url}/none.tar?signature=SECRET")
-
-
-def test_a_self_signed_certificate_is_named(tmp_path: Path, folder: Path) -> None:
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1",
-         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if made.returncode != 0:
-        pytest.skip("openssl is not there to make a certificate")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    with (
-        proxy.serving(proxy.PlainServer(folder, context=context)) as server,
-        pytest.raises(StoreError, match="the server's certificate is not trusted"),
-    ):
-        measure(f"{server.url}/ds/s-0.tar")
-
-
-def test_the_ladder_names_a_knee_and_compares_processes(http: Any) -> None:
-    jobs = measure_objects(f"{http.url}/ds/s-{{0..3}}.tar", seconds=1.0, concurrency=2, ladder=True)
+def test_the_ladder_names_a_knee_and_compares_processes(http_store: Any) -> None:
+    jobs = measure_objects(f"{http_store.url}/ds/s-{{0..3}}.tar", seconds=1.0, concurrency=2, ladder=True)
     assert all(j.failure is None for j in jobs)
     assert {j.depth for j in jobs} >= {1, 4}
     codes = [c.code for j in jobs for c in j.caveats]
@@ -359,34 +187,6 @@ def test_a_glob_in_a_store_lists_what_it_matches(s3_port: int, client: str) -> N
     assert jobs[0].failure is None
     with pytest.raises(TargetError, match="no object there"):
         measure("s3://bucket/ds/*.none", client=client, storage_options=options(f"http://127.0.0.1:{s3_port}"))
-
-
-def test_a_bucket_in_another_region_is_named_as_that(s3_port: int) -> None:
-    with (
-        proxy.serving(proxy.FaultyProxy(s3_port, fault=lambda number, line: "region")) as middle,
-        pytest.raises(StoreError, match="the bucket is in another region") as caught,
-    ):
-        measure("s3://bucket/ds", storage_options=options(middle.url))
-    assert caught.value.hint == "set the bucket's region, such as AWS_DEFAULT_REGION"
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (OSError("SlowDown: please reduce your request rate"), "throttled"),
-        (PermissionError("Forbidden"), "denied"),
-        (FileNotFoundError("x"), "missing"),
-        (ConnectionResetError("x"), "cut"),
-        (TimeoutError("x"), "timeout"),
-        (ssl.SSLCertVerificationError("certificate verify failed"), "tls"),
-        (OSError("AuthorizationHeaderMalformed: expecting 'eu-west-1'"), "region"),
-        (ValueError("key=SECRET"), "other"),
-    ],
-)
-def test_what_clients_raise_is_classed_without_repeating_it(error: Exception, kind: str) -> None:
-    found = object_faults.classify(error)
-    assert found["kind"] == kind
-    assert "SECRET" not in json.dumps(found)
 
 
 def _rung(depth: int, rate: float) -> StorageJob:

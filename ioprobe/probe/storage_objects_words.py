@@ -56,8 +56,17 @@ def cpu_s_per_op(replies: Sequence[Reply]) -> float | None:
 
 
 def get_caveats(job: StorageJob, replies: Sequence[Reply]) -> list[Caveat]:
-    """Return what a job's retries, refusals and ignored ranges mean."""
+    """Return what a job's retries, refusals, ignored ranges and requests without an answer mean."""
     caveats = []
+    hung = sum(r.facts["hung"] for r in replies)
+    if hung:
+        text = (
+            f"{hung} {'request' if hung == 1 else 'requests'} had not come back seconds after the end ({job.name}): "
+            "the figures are those of the others"
+        )
+        caveats.append(
+            Caveat("hung", text, "look at the store's and any proxy's log, and set a time-out in the loader")
+        )
     if job.throttled:
         text = f"the store throttled {job.throttled} of {job.ops + job.retries} requests ({job.name})"
         caveats.append(Caveat("throttled", text, "lower the concurrency, or spread keys over prefixes"))

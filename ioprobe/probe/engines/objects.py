@@ -22,6 +22,8 @@ from ioprobe.probe.engines.object_listing import list_objects
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_LATE_S = 3.0
+"""Time after the end of a round in which requests may still come back; less than the crew's patience [s]."""
 
 Get = Callable[[str, "int | None", "int | None"], int]
 """(path, first byte, end) -> bytes received."""
@@ -141,9 +143,10 @@ class _Getting:
         threads = [threading.Thread(target=self._loop, daemon=True) for _ in range(self.threads)]
         for thread in threads:
             thread.start()
+        # Requests that hang, however many, must not hold the others' figures back.
+        limit_ns = self.end_ns + int(_LATE_S * 1e9)
         for thread in threads:
-            # A request that hangs must not hold the others' figures back.
-            thread.join(max(0.0, (self.end_ns - time.perf_counter_ns()) / 1e9) + 3.0)
+            thread.join(max(0.0, (limit_ns - time.perf_counter_ns()) / 1e9))
         hung = sum(t.is_alive() for t in threads)
         rows = sorted(self.rows)
         columns = {
