@@ -140,6 +140,7 @@ def test_a_killed_worker_is_a_verdict_about_memory_and_leaves_no_files(
     with tempfile.TemporaryDirectory(prefix="io") as short:
         monkeypatch.setenv("TMPDIR", short)
         result = analyze(tmp_path, "worker_killed", "--format", "json")
+        assert result.returncode == 0  # a verdict
         assert json.loads(result.stdout)["diagnosis"]["verdict"] == "misconfigured"
         assert "killed" in json.loads(result.stdout)["diagnosis"]["evidence"]
         assert list(Path(short).iterdir()) == []

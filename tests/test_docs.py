@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -81,3 +82,23 @@ def test_benchmarks_of_the_readme_exist_and_explain_themselves() -> None:
 def test_links_to_files_of_the_repository_resolve() -> None:
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).exists(), link
+
+
+def _tests_of_the_suite() -> set[str]:
+    return {
+        f"{path.stem}::{node.name}"
+        for path in (ROOT / "tests").glob("test_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_every_fault_that_is_told_of_has_its_test() -> None:
+    rows = [line for line in (ROOT / "docs" / "faults.md").read_text().splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not row.startswith(("| what happens", "| input"))]
+    assert len(rows) >= 45
+    suite = _tests_of_the_suite()
+    for row in rows:
+        named = re.findall(r"`(test_\w+::\w+)`", row.split("|")[-2])
+        assert named, f"no test: {row}"
+        assert set(named) <= suite, f"no such test: {set(named) - suite}"

@@ -131,11 +131,16 @@ def test_an_ending_while_the_built_in_data_is_written_leaves_no_run_folder(
 @pytest.mark.parametrize(
     "words",
     [["tune", f"{FAULTS}:healthy", "--step-ms", "1", "--budget", "5"],
-     ["step", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step", "--seconds", "2"]],
-    ids=["tune", "step"],
+     ["step", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step", "--seconds", "2"],
+     ["storage", "large.bin", "--block-size", "4k", "--seconds", "2"]],
+    ids=lambda words: words[0],
 )  # fmt: skip
-def test_other_measuring_commands_end_alike(place: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    _signal_when(monkeypatch, "", TERM)
+@pytest.mark.parametrize("number", [INT, TERM, HUP])
+def test_other_measuring_commands_end_alike(
+    place: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], number: int
+) -> None:
+    (place / "large.bin").write_bytes(os.urandom(1 << 20))
+    _signal_when(monkeypatch, "", number)
     assert run(words) == 130
     assert list(place.rglob("run.json")) == []
 
