@@ -232,6 +232,19 @@ def test_the_ring_keeps_the_newest_rows_and_leaves_no_file() -> None:
     ring.close()
 
 
+@pytest.mark.parametrize("columns", [2, 3, 4, 6, 8, 10, 1024])
+def test_a_fingerprint_sees_every_column_of_even_rows(columns: int) -> None:
+    same = torch.zeros(64 * 1024, columns, dtype=torch.uint8)
+    prints = [fingerprint(same)]
+    for column in range(min(columns, 8)):
+        other = same.clone()
+        other[:, column] = 7
+        prints += [fingerprint(other)]
+        assert fingerprint(other) != fingerprint(same)
+        assert fingerprint(other.numpy()) != fingerprint(same.numpy())
+    assert len(set(prints)) == len(prints)
+
+
 def test_the_sampler_names_the_c_call_that_a_frame_is_in() -> None:
     import sys
 
