@@ -79,7 +79,7 @@ def advise(
     worth = best is not None and (best.action == "change" or _saves(best))
     if best is not None and worth and not any(a.settings for a in found):
         found.append(_settings(evidence, best))
-    if limit in FOR_LIMIT and limit is not None and not told & {"lock", "transport", "sampler", "pin-thread"}:
+    if limit in FOR_LIMIT and limit is not None and not told & {"lock", "transport", "sampler", "pin-thread", "inline"}:
         found.append(_for_limit(limit, profile, best))
     if not found and verdict is Verdict.BALANCED:
         found.append(_leave_it(evidence, verdict))

@@ -11,6 +11,7 @@ from ioprobe.run import HotFrame, LoaderRun, StackShares, Stage
 from ioprobe.stats import Floats
 
 _FETCH_STAGES = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.LOCK)
+_COMPUTING = (Stage.DECODE, Stage.TRANSFORM)
 _FEWEST_STACKS = 12
 
 
@@ -106,6 +107,9 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
     stacks = next((s for s in run.stacks if s.role == role), None)
     feeder = next((s for s in run.stacks if s.role == "worker-thread"), None)
     by_stage, blocked = _split(float((fetch - fetch_runq).clip(0).mean()), fetch_blocked, stacks)
+    if handed := _handed_to_threads(feeder, stacks, float(column(rows.other_cpu_s).mean()), fetch_blocked):
+        assert feeder is not None
+        fetch_blocked -= _to_threads(by_stage, blocked, handed, feeder)
     known = column(rows.read_bytes)
     # Standing in line for a core is somebody else's doing, not the batch's.
     running = (busy - fetch_runq - collate_runq).clip(0)
@@ -175,6 +179,34 @@ def _blocked(times: dict[Stage, float], blocked_s: float) -> dict[Stage, float]:
     for stage, seconds in rest.items():
         found[stage] = min(seconds, left * seconds / total) if total > 0 else 0.0
     return found
+
+
+def _handed_to_threads(
+    threads: StackShares | None, main: StackShares | None, other_cpu_s: float, blocked_s: float
+) -> float:
+    """Return how long a worker's main thread waits per batch for threads of its own that compute [s].
+
+    Not for a device: the process uses the CPU meanwhile, and the stacks of those threads stand in the user's code.
+    """
+    if threads is None or main is None or other_cpu_s < 0.5 * blocked_s:
+        return 0.0
+    at_work = sum(threads.stages.get(stage, 0) for stage in _COMPUTING)
+    busy = main.samples - main.stages.get(Stage.WAIT, 0)
+    return min(blocked_s, other_cpu_s) if at_work >= max(_FEWEST_STACKS, 0.5 * busy) else 0.0
+
+
+def _to_threads(times: dict[Stage, float], blocked: dict[Stage, float], handed_s: float, threads: StackShares) -> float:
+    """Move blocked time to the stages that a worker's own threads are at meanwhile; returns how much was moved [s]."""
+    moved = 0.0
+    for stage in (Stage.READ, *_COMPUTING, Stage.LOCK):  # waiting for a future looks like reading
+        part = min(handed_s - moved, blocked[stage])
+        times[stage] -= part
+        blocked[stage] -= part
+        moved += part
+    at_work = {stage: threads.stages.get(stage, 0) for stage in _COMPUTING}
+    for stage, count in at_work.items():
+        times[stage] += moved * count / sum(at_work.values())
+    return moved
 
 
 def _feeder(threads: StackShares | None, main: StackShares | None) -> float | None:

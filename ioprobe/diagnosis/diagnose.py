@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from ioprobe.diagnosis.advice import advise, find_setting, headroom
@@ -75,9 +76,12 @@ def _profile(run: Run, evidence: Evidence) -> Profile | None:
     if evidence.alone is None and evidence.loop is None:
         return None
     try:
-        return calibrate(run, use_loop=evidence.alone is None)
+        profile = calibrate(run, use_loop=evidence.alone is None)
     except IoprobeError:
         return None  # too little data to model; the report then goes without predictions
+    if profile.adaptable or evidence.alone is None:
+        return profile
+    return dataclasses.replace(profile, inline_s=evidence.inline_share() * evidence.alone.cycle_s)
 
 
 def _replayed(e: Evidence, profile: Profile) -> Setting:

@@ -152,6 +152,15 @@ class Evidence:
         busy = sum(n for s in threads for stage, n in s.stages.items() if stage not in idle)
         return main > 0 and busy > 0.1 * main
 
+    def inline_share(self) -> float:
+        """Share of the drained loader's time that the loop's own thread works on batches, as its stacks show."""
+        run = self.run.loader_alone()
+        main = next((s for s in run.stacks if s.role == "main"), None) if run else None
+        if main is None or main.samples < 12:
+            return 0.0
+        work = (Stage.SAMPLER, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.TRANSFER)
+        return sum(main.stages.get(stage, 0) for stage in work) / main.samples
+
     def main_share(self, stage: Stage) -> float:
         """Share of the drained loader's time that the main process spends in a stage (sampler, transport)."""
         alone = self.alone or self.loop

@@ -191,6 +191,35 @@ def _pin_stage(e: Evidence) -> Finding | None:
     )
 
 
+_INLINE = {
+    Stage.TRANSFER: (Limit.HOST_TO_DEVICE, "copies"),
+    Stage.DECODE: (Limit.DECODE, "decodes"),
+    Stage.TRANSFORM: (Limit.TRANSFORM, "transforms"),
+}
+
+
+def _inline(e: Evidence) -> Finding | None:
+    """A wrapper of a DataLoader works on each batch in the loop's own thread, while workers idle: nothing hides it."""
+    run, costs = e.run.loader_alone(), e.costs
+    main = next((s for s in run.stacks if s.role == "main"), None) if run else None
+    if not e.facts.inner_loaders or main is None or main.samples < 12 or costs is None or costs.idle_share < 0.3:
+        return None
+    stage = max(_INLINE, key=lambda stage: main.stages.get(stage, 0))
+    share = main.stages.get(stage, 0) / main.samples
+    if share < 0.4:
+        return None
+    limit, what = _INLINE[stage]
+    place = place_of(next((frame for frame in main.hottest if frame.stage is stage), None))
+    return Finding(
+        "inline",
+        limit,
+        False,
+        min(0.93, share),
+        f"the loop's own thread {what} each batch before it gets it{place}, {format_share(share)} of the time of the "
+        f"loader alone, while workers idle {format_share(costs.idle_share)} of theirs",
+    )
+
+
 def _bursts(e: Evidence) -> Finding | None:
     """On average the loader keeps up, yet the loop waits: long pauses that the prefetched batches do not cover."""
     loop, costs, step = e.loop, e.loop_costs, e.step
@@ -247,6 +276,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     too_many_workers,
     _sampler,
     _pin_stage,
+    _inline,
     _transport,
     _lock,
     _bursts,

@@ -59,6 +59,12 @@ FOR_FINDING: dict[str, RemedyText] = {
         "move fewer bytes per batch (uint8 until the device), pin once, or copy inside the workers",
         "the thread does more than copying",
     ),
+    "inline": RemedyText(
+        "IO605",
+        "let the workers do it, or a thread that is a batch ahead of the loop: copies from pinned memory, non_blocking,"
+        " on a stream of their own",
+        "the step needs its result at once and nothing can be made ahead",
+    ),
     "transport": RemedyText(
         "IO604",
         "send fewer bytes and objects from worker to main process: tensors instead of lists and strings, uint8 instead"

@@ -201,7 +201,7 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     frame = costs.hottest.get(stage) if stage else None
     place = place_of(frame)
     return (
-        f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(costs.cpu_share)} of the "
+        f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(1 - costs.blocked_share)} of the "
         f"worker's time is CPU, and {workers} {'has' if e.workers == 1 else 'share'} {e.cores:g} cores"
     )
 

@@ -221,7 +221,7 @@ def _opaque(profile: Profile, setting: Setting) -> Prediction:
     step = profile.step.mean_s if setting.step_s is None else setting.step_s
     per_batch = profile.samples_per_batch / profile.measured.value if profile.measured else float(waits.mean())
     made = max(per_batch, 1e-9)
-    period = max(made, step)
+    period = max(made, step + profile.inline_s)
     stall = max(0.0, 1 - step / period)
     error = _error(profile, "step" if step >= made else "workers", period) + 0.02
     rate = profile.samples_per_batch / period

@@ -185,6 +185,8 @@ class Profile:
     """Slowdown of CPU work when all cores are busy against one [fraction]: hyper-threads, memory bandwidth."""
     waits_s: Floats = field(default_factory=_none)
     """Measured waits, for opaque loaders that can only be replayed."""
+    inline_s: float = 0.0
+    """Of an opaque loader's time per batch, what the loop's own thread works: no step hides it [s]."""
     measured: Estimate | None = None
     """Throughput at ``current`` [samples/s], 95% interval."""
     correction: float = 1.0
