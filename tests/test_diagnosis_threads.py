@@ -49,3 +49,12 @@ def test_a_wrapper_that_only_waits_for_the_workers_hides_the_step_behind_them() 
     assert found.limiting_stage is not Limit.HOST_TO_DEVICE
     assert found.stall_share.predicted is not None
     assert found.stall_share.predicted.value == pytest.approx(1 - 12 / 24, abs=0.04)
+
+
+def test_waiting_for_a_future_of_a_prefetching_thread_hides_the_step() -> None:
+    run = wrapped(0.0, read=95, wait=5)
+    run.loader_alone().stacks.append(stacks("thread", transform=90, wait=10))  # type: ignore[union-attr]
+    run.loop().stacks = run.loader_alone().stacks  # type: ignore[union-attr]
+    predicted = diagnose(run).diagnosis.stall_share.predicted
+    assert predicted is not None
+    assert predicted.value == pytest.approx(1 - 12 / 24, abs=0.02)

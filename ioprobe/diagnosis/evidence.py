@@ -9,7 +9,7 @@ import numpy as np
 from ioprobe import stats
 from ioprobe.diagnosis.costs import WorkerCosts, worker_costs
 from ioprobe.diagnosis.steady import Steady, steady
-from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, Run, Stage, StepRun
+from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, Run, StackShares, Stage, StepRun
 from ioprobe.stats import Estimate
 from ioprobe.units import format_seconds, format_share
 
@@ -152,13 +152,21 @@ class Evidence:
         busy = sum(n for s in threads for stage, n in s.stages.items() if stage not in idle)
         return main > 0 and busy > 0.1 * main
 
-    def inline_share(self) -> float:
-        """Share of the drained loader's time that the loop's own thread works on batches, as its stacks show."""
+    @property
+    def main_alone(self) -> StackShares | None:
+        """Stacks of the loop's own thread while the loader ran alone; None for too few."""
         run = self.run.loader_alone()
         main = next((s for s in run.stacks if s.role == "main"), None) if run else None
-        if main is None or main.samples < 12:
+        return main if main is not None and main.samples >= 12 else None
+
+    def inline_share(self) -> float:
+        """Share of the drained loader's time that the loop's own thread works on batches, as its stacks show."""
+        main = self.main_alone
+        if main is None:
             return 0.0
-        work = (Stage.SAMPLER, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.TRANSFER)
+        work = {Stage.SAMPLER, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.TRANSFER}
+        if self.threads_compute:
+            work.discard(Stage.READ)  # waiting for a future of theirs looks like reading
         return sum(main.stages.get(stage, 0) for stage in work) / main.samples
 
     def main_share(self, stage: Stage) -> float:

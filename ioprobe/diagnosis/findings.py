@@ -200,9 +200,8 @@ _INLINE = {
 
 def _inline(e: Evidence) -> Finding | None:
     """A wrapper of a DataLoader works on each batch in the loop's own thread, while workers idle: nothing hides it."""
-    run, costs = e.run.loader_alone(), e.costs
-    main = next((s for s in run.stacks if s.role == "main"), None) if run else None
-    if not e.facts.inner_loaders or main is None or main.samples < 12 or costs is None or costs.idle_share < 0.3:
+    main, costs = e.main_alone, e.costs
+    if not e.facts.inner_loaders or main is None or costs is None or costs.idle_share < 0.3:
         return None
     stage = max(_INLINE, key=lambda stage: main.stages.get(stage, 0))
     share = main.stages.get(stage, 0) / main.samples
