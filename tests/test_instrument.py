@@ -23,7 +23,6 @@ from ioprobe.instrument.hooks import Recorder, install
 from ioprobe.instrument.ring import FIELDS, Ring
 from ioprobe.instrument.stacks import StackSampler, named_rows
 from ioprobe.instrument.worker import BatchClock, WorkerEntry
-from ioprobe.probe import segments
 from ioprobe.probe.failures import failure_of
 from ioprobe.probe.loop import LoopMeter, shut_down
 
@@ -333,14 +332,6 @@ def test_no_descriptor_stays_open_after_measuring() -> None:
         LoopMeter(loader, None, settings=settings, seconds=0.6, least_s=0.3).run()
     gc.collect()
     assert open_descriptors() <= before + 1
-
-
-def test_segments_of_dead_workers_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_SHM", tmp_path)
-    for name in ("torch_12_345_0", "torch_12_678_1", "torch_123_4_0", "other"):
-        (tmp_path / name).touch()
-    segments.remove_segments([12])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "torch_123_4_0"]
 
 
 def test_no_room_for_a_semaphore_is_a_full_shared_memory() -> None:
