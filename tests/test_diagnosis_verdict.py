@@ -9,7 +9,7 @@ from made_runs import main_batches, make_run, stacks, worker_batches
 
 from ioprobe.diagnosis.diagnose import diagnose
 from ioprobe.diagnosis.types import Verdict
-from ioprobe.run import Failure, Limit, LoaderRun, MainBatches, SampleRepeats, Stage
+from ioprobe.run import Failure, Limit, LoaderRun, LoaderSettings, MainBatches, SampleRepeats, Stage
 
 
 def test_a_step_slower_than_the_loader_is_compute_bound() -> None:
@@ -62,6 +62,22 @@ def test_large_reads_that_more_workers_do_not_speed_up_are_storage_bandwidth() -
     found = diagnose(run).diagnosis
     assert found.limiting_stage is Limit.STORAGE_BANDWIDTH
     assert "next to nothing" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("reads", "limit"), [(1, Limit.STORAGE_BANDWIDTH), (16, Limit.STORAGE_LATENCY)], ids=["row group", "row by row"]
+)
+def test_small_samples_that_come_in_large_reads_can_fill_a_link(reads: int, limit: Limit) -> None:
+    rows = worker_batches(200, workers=4, fetch_s=0.2, cpu_s=0.002, read_bytes=16 * 8192)
+    rows.read_ops = [2 + 8 * 3 + reads] * len(rows.worker)  # the queue's own reads are for a task and three tensors
+    run = make_run(
+        loop_wait_s=0.03, step_s=0.02, loader_cycle_s=0.05, workers=4, worker=rows, stages=[stacks(read=100)]
+    )
+    run.loaders[1].batch_tensors = 3
+    fewer = LoaderSettings(num_workers=2, prefetch_factor=2, batch_size=16)
+    main = main_batches(100, wait_s=0.051, step_s=None)
+    run.loaders.append(LoaderRun(coupled=False, purpose="calibrate", settings=fewer, main=main, warmup_batches=4))
+    assert diagnose(run).diagnosis.limiting_stage is limit
 
 
 def test_a_lock_that_all_workers_share_is_named() -> None:

@@ -9,6 +9,12 @@ SMALL_READ_BYTES = 64 * 1024
 """Below this size a request's time is latency, above it transfer: 64 KiB take 0.3 ms at 200 MB/s, and no device that
 people train from seeks or answers faster than it transfers that."""
 
+QUEUE_READS = 2
+"""Of a worker's calls of read(2) per batch: its next task, a header and a message."""
+DESCRIPTOR_READS = 8
+"""The same for each tensor whose descriptor the main process fetches: three messages that authenticate it and one that
+asks (``multiprocessing.connection.answer_challenge``, ``deliver_challenge``, ``resource_sharer``), two reads each."""
+
 
 def fetch_limit(e: Evidence) -> Limit:
     """Return the limit that the workers' own work amounts to: storage, decode, transform, collate or a lock."""
@@ -59,7 +65,7 @@ def _storage_limit(e: Evidence) -> Limit:
     costs = e.costs
     samples = max(1.0, e.alone.samples_per_batch if e.alone else e.loop.samples_per_batch if e.loop else 1.0)
     nbytes = _bytes_per_sample(e, samples)
-    large = nbytes is not None and nbytes >= SMALL_READ_BYTES
+    large = max(nbytes or 0.0, _bytes_per_read(e)) >= SMALL_READ_BYTES
     if costs is None or not large:
         return Limit.STORAGE_LATENCY
     if e.scaling is not None:
@@ -69,6 +75,17 @@ def _storage_limit(e: Evidence) -> Limit:
     return (
         Limit.STORAGE_BANDWIDTH if nbytes is not None and nbytes / max(blocked, 1e-9) > 20e6 else Limit.STORAGE_LATENCY
     )
+
+
+def _bytes_per_read(e: Evidence) -> float:
+    """Return the mean size of a worker's read(2), which may be for many samples (a row group, a shard) [bytes]."""
+    costs, run = e.costs, e.run.loader_alone() or e.run.loop()
+    if costs is None or run is None or not costs.read_bytes or not costs.read_ops:
+        return 0.0
+    own = QUEUE_READS + DESCRIPTOR_READS * (run.batch_tensors or 0) if e.workers else 0
+    # Fewer than that: descriptors went another way, and how many reads were the loader's own is not known.
+    reads = costs.read_ops - own if costs.read_ops >= own else costs.read_ops
+    return costs.read_bytes / max(1.0, reads)
 
 
 def _bytes_per_sample(e: Evidence, samples: float) -> float | None:
