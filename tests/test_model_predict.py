@@ -128,6 +128,19 @@ def test_more_workers_than_needed_become_fewer() -> None:
     assert abs(found.gain) < 0.01
 
 
+def test_more_workers_than_cores_must_gain_more_than_the_model_errs() -> None:
+    # Batches of unlike length, handed over in order, leave two workers idle now and then: on paper a third fills that.
+    uneven = np.random.default_rng(1).gamma(3.0, 20 * MS / 3, 400)
+    computing = loader(20, 0, count=400, fetch_cpu_s=uneven)
+    here, three = (predict(computing, Setting(n, step_s=0.0)).samples_per_s for n in (2, 3))
+    assert here.relative_halfwidth / 2 < three.value / here.value - 1 < three.relative_halfwidth
+    found = search(computing, Setting(2, step_s=0.0), limits=Limits(cores=2.0))
+    assert found.recommended.num_workers == 2
+    # Where workers wait, more of them than cores are as good as ever.
+    waiting = replace(computing, fetch_cpu_s=0.1 * uneven, fetch_blocked_s=0.9 * uneven)
+    assert search(waiting, Setting(2, step_s=0.0), limits=Limits(cores=2.0)).recommended.num_workers > 2
+
+
 def test_a_loader_that_keeps_up_is_left_alone() -> None:
     profile = loader(1, 9, step=StepCosts(np.full(8, 0.050), 0.0, 10.0))
     found = search(profile, Setting(1, 1))

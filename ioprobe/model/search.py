@@ -120,7 +120,8 @@ def search(
     good = [p for p in allowed if _score(p) >= best * (1 - tolerance)]
     pick = min(good, key=lambda p: _cost(p, current))
     gain = _score(pick) / _score(here) - 1 if _score(here) > 0 else 0.0
-    pick, action, reason = _decide(pick, here, gain, tolerance, limits)
+    computes = profile.service_cpu_s > profile.service_blocked_s
+    pick, action, reason = _decide(pick, here, gain, tolerance, limits, computes)
     gain = _score(pick) / _score(here) - 1 if _score(here) > 0 else 0.0
     ranked = tuple(sorted(allowed, key=lambda p: (-_score(p), *_cost(p, current))))
     return SearchResult(pick.setting, pick, here, gain, action, reason, ranked, remedies(profile, pick, seed=seed))
@@ -228,10 +229,14 @@ def _fits(p: Prediction, limits: Limits) -> bool:
 
 
 def _decide(
-    pick: Prediction, here: Prediction, gain: float, tolerance: float, limits: Limits
+    pick: Prediction, here: Prediction, gain: float, tolerance: float, limits: Limits, computes: bool
 ) -> tuple[Prediction, str, str]:
     was, now = here.setting, pick.setting
     noise = max(tolerance, here.samples_per_s.relative_halfwidth / 2)
+    if computes and now.num_workers > max(was.num_workers, limits.cores or was.cores or 0.0):
+        # Errors at two settings mostly go one way, and half of one is for those that do not. Where more workers than
+        # cores compute, the gaps that they fill and what their switching costs are in no measurement yet: all of it.
+        noise = max(tolerance, here.samples_per_s.relative_halfwidth, pick.samples_per_s.relative_halfwidth)
     if not _fits(here, limits):
         return pick, "change", "the current setting does not fit in memory or /dev/shm"
     if gain > noise:
