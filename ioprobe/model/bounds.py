@@ -43,7 +43,7 @@ def bounds(profile: Profile, setting: Setting) -> Bounds:
         crew = min(crew, sum(1 for c in profile.worker_batches if c))
     times = {
         "workers": own / max(1, crew),
-        "cores": (cpu + profile.feed_cpu_s + handling + main.release_s + step_cpu) / cores,
+        "cores": (cpu + profile.feed_cpu_s + profile.threads_cpu_s + handling + main.release_s + step_cpu) / cores,
         "main": handling_wall + step,
         "step": step,
     }

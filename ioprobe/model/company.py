@@ -17,7 +17,7 @@ from ioprobe.model.contention import (
     workers_differ,
 )
 from ioprobe.model.fit import fit_correction, fit_second, fit_serial
-from ioprobe.model.handling import main_costs, mean_of, other_threads, shared_cpu_s
+from ioprobe.model.handling import main_costs, mean_of, other_threads, shared_cpu_s, waits_for_own_threads
 from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import Profile, Serial, Setting, StepCosts
 from ioprobe.model.rates import steady_start, throughput
@@ -56,6 +56,7 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         run: The run, whose further measurements tell what workers alone, or the main process, take.
     """
     feed, threads = other_threads(rows, source)
+    rows, beside = waits_for_own_threads(rows, threads)
     main = main_costs(source, rows, run.loaders, base.cores)
     crew = source.settings.num_workers if source.settings is not None else 0
     with_others = company(rows, _others(source, run)) if crew > 1 else None
@@ -71,7 +72,7 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         worker_cpu_s=rows.overhead_s,
         feed_cpu_s=feed,
         share_cpu_s=shared_cpu_s(feed, main, source),
-        threads_cpu_s=threads,
+        threads_cpu_s=beside,
         main=main,
         startup=replace(base.startup, first_extra_s=rows.first_extra_s),
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
@@ -111,7 +112,8 @@ def _others(source: LoaderRun, run: Run) -> list[Rows]:
     """Rows of further measurements with workers; without them the main process makes batches another way."""
     found = [m for m in run.loaders if m is not source and m.name == source.name]
     found = [m for m in found if m.settings is not None and m.settings.num_workers and _alike_cached(m, source)]
-    return [r for m in found if (r := rows_of(m)) is not None]
+    pairs = [(r, m) for m in found if (r := rows_of(m)) is not None]
+    return [waits_for_own_threads(r, other_threads(r, m)[1])[0] for r, m in pairs]
 
 
 def _alike_cached(a: LoaderRun, b: LoaderRun) -> bool:

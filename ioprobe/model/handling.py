@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ioprobe.model.profile import Floats, MainCosts
 from ioprobe.model.rates import steady_start
 from ioprobe.model.rows import Rows
-from ioprobe.run import LoaderRun
+from ioprobe.run import LoaderRun, Stage
 
 LEAST_WAITS = 8
+LEAST_STACKS = 12
+SAMPLED = 1.5
+"""CPU of the queue's thread over what sampled stacks say of it, at most: they are few."""
+BESIDE = 0.9
+"""CPU of threads beside a batch over the batch's own time, at most [fraction]."""
 LEAST_SEEN = 4
 """Receives in one state of the workers that give a mean; a rough one beats the guess."""
 _NONE: Floats = np.zeros(0)
@@ -102,14 +109,45 @@ def _ready_wait(loop: LoaderRun) -> float | None:
 
 
 def other_threads(rows: Rows, source: LoaderRun) -> tuple[float, float]:
-    """Split the worker's other threads into the queue's (pickling, descriptors) and the dataset's own."""
+    """Split the worker's other threads into the queue's (pickling, descriptors) and the dataset's own.
+
+    The queue's thread used no more CPU than for as long as stacks found it at work: large objects take it long.
+    """
     other, own = float(np.mean(rows.other_cpu_s)), float(np.mean(rows.cpu_s))
-    queue = QUEUE_THREADS_S + QUEUE_THREADS_PER_TENSOR_S * (source.batch_tensors or 1)
     if source.settings is not None and source.settings.num_workers == 0:
         return 0.0, 0.0
-    if other > queue and other > 0.3 * own:
-        return 0.0, other
-    return other, 0.0
+    few = QUEUE_THREADS_S + QUEUE_THREADS_PER_TENSOR_S * (source.batch_tensors or 1)
+    sending = _sending_s(source)
+    if other <= few + SAMPLED * sending or other <= 0.3 * own:
+        return other, 0.0
+    return min(other, sending), max(0.0, other - sending)
+
+
+def _sending_s(source: LoaderRun) -> float:
+    """Return how long a worker's queue thread was at work per batch, as stacks show [s]; 0 without stacks."""
+    main, threads = (next((s for s in source.stacks if s.role == r), None) for r in ("worker", "worker-thread"))
+    table = source.workers
+    if main is None or threads is None or main.samples < LEAST_STACKS or table is None or not table.fetch_wall_s:
+        return 0.0
+    # A worker's main thread is in every look, so its stacks measure the worker's life.
+    life_s = sum(map(sum, (table.idle_s, table.fetch_wall_s, table.collate_wall_s))) / len(table.fetch_wall_s)
+    return life_s * threads.stages.get(Stage.TRANSPORT, 0) / main.samples
+
+
+def waits_for_own_threads(rows: Rows, threads_s: float) -> tuple[Rows, float]:
+    """Return the rows with the waiting for the worker's own threads as computing, and what those computed besides.
+
+    While a pool's threads work, the worker's main thread waits for them: that is one time, not two.
+
+    Args:
+        rows: As measured by the workers' main threads.
+        threads_s: CPU of their other threads per batch [s].
+    """
+    waited = np.minimum(threads_s, rows.fetch_blocked_s)
+    found = replace(rows, fetch_cpu_s=rows.fetch_cpu_s + waited, fetch_blocked_s=rows.fetch_blocked_s - waited)
+    beside = threads_s - float(waited.mean())
+    # They end before the batch does, so they never take longer than it.
+    return found, min(beside, BESIDE * float((rows.cpu_s + rows.blocked_s).mean()))
 
 
 def shared_cpu_s(feed_cpu_s: float, main: MainCosts, source: LoaderRun) -> float:

@@ -169,7 +169,7 @@ class Profile:
     """The part of ``feed_cpu_s`` that falls while the main process receives: the worker's end of every connection
     over which a tensor's file descriptor goes."""
     threads_cpu_s: float = 0.0
-    """CPU of further threads within fetch (BLAS, OpenMP), per batch."""
+    """CPU of further threads beside the worker's main thread, which does not wait for it (BLAS, OpenMP), per batch."""
     main: MainCosts = field(default_factory=MainCosts)
     step: StepCosts = field(default_factory=StepCosts)
     startup: Startup = field(default_factory=Startup)

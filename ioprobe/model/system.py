@@ -42,7 +42,11 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
         worker_batches=None if x.even_shards else _spread(profile.worker_batches, x.num_workers),
         batches_per_epoch=epoch,
         persistent_workers=persistent,
-        feed_cpu_s=(profile.feed_cpu_s - profile.share_cpu_s) * shape * x.transport_x * profile.correction,
+        feed_cpu_s=(
+            (profile.feed_cpu_s - profile.share_cpu_s) * shape * x.transport_x
+            + profile.threads_cpu_s * size * x.decode_x  # beside the batch, as sending one is beside the next
+        )
+        * profile.correction,
         share_cpu_s=profile.share_cpu_s * shape * x.transport_x * profile.correction,
         receive_cpu_s=main.receive_cpu_s * shape * x.transport_x,
         receive_busy_s=main.receive_busy_s * shape * x.transport_x,
@@ -104,7 +108,7 @@ def demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]
     x = setting
     if x.num_workers == 0:
         return _inline_demands(profile, setting)
-    busy = (profile.fetch_cpu_s + profile.threads_cpu_s) * x.decode_x + profile.collate_cpu_s * x.collate_x
+    busy = profile.fetch_cpu_s * x.decode_x + profile.collate_cpu_s * x.collate_x
     cpu = (busy + profile.worker_cpu_s) * profile.correction
     blocked = (profile.fetch_blocked_s / x.storage_x + profile.collate_blocked_s) * profile.correction
     serial = np.zeros_like(cpu)
@@ -121,8 +125,7 @@ def demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]
 def _inline_demands(profile: Profile, setting: Setting) -> tuple[Floats, Floats, Floats]:
     """The same in the main process: nothing is handed over, nobody else stands in line."""
     x = setting
-    threads = profile.threads_cpu_s
-    cpu = (profile.fetch_cpu_s + threads) * x.decode_x + profile.collate_cpu_s * x.collate_x
+    cpu = profile.fetch_cpu_s * x.decode_x + profile.collate_cpu_s * x.collate_x
     blocked = profile.fetch_blocked_s / x.storage_x + profile.collate_blocked_s
     if profile.serial is not None and not x.spread_lock:
         own = profile.serial.service_s / (x.storage_x if profile.serial.kind == "storage" else 1.0)
