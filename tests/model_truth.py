@@ -43,12 +43,13 @@ def loader_run(system: System, batches: int, **more: Any) -> LoaderRun:
         release_s=[0.0] * batches,
         step_s=step.tolist() if coupled else [],
         samples=[SAMPLES] * batches,
-        epoch=[0] * batches,
+        epoch=trace.epoch.tolist(),
     )
     settings = LoaderSettings(
         num_workers=system.num_workers,
         prefetch_factor=system.prefetch_factor,
         in_order=system.in_order,
+        persistent_workers=system.persistent_workers,
         shuffle=False,
     )
     return LoaderRun(
@@ -62,6 +63,7 @@ def loader_run(system: System, batches: int, **more: Any) -> LoaderRun:
         worker_pss_bytes=[200_000_000] * system.num_workers,
         worker_start_s=[system.start_s] * system.num_workers,
         worker_init_s=[system.init_s] * system.num_workers,
+        epoch_edges_s=trace.wait_s[1:][np.diff(trace.epoch) > 0].tolist(),
         load=HostLoad(window_s=1.0, own_cores=min(system.cores, system.num_workers), other_cores=0.0, cores=2.0),
         **more,
     )
@@ -86,7 +88,7 @@ def _workers(system: System, trace: Trace) -> WorkerBatches:
             serial = 0.0
         wall = event.at_s - begun[event.task]
         queued = wall - cpu - blocked - serial if system.rows[0][0][2] else 0.0
-        runq = max(0.0, wall - cpu - blocked - serial - queued)
+        runq = max(0.0, wall - cpu - blocked - serial - queued) if system.cores < np.inf else 0.0
         rows.worker.append(w)
         rows.index.append(event.task)
         rows.start_s.append(begun[event.task])

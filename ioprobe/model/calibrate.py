@@ -8,6 +8,7 @@ import numpy as np
 
 from ioprobe.errors import MeasureError
 from ioprobe.model.company import setting_of, with_rows
+from ioprobe.model.fit import fit_edge
 from ioprobe.model.handling import mean_of
 from ioprobe.model.profile import MainCosts, Memory, Profile, Startup, StepCosts
 from ioprobe.model.rates import steady_start, throughput
@@ -42,7 +43,7 @@ def calibrate(run: Run, *, use_loop: bool = False) -> Profile:
         return _inline(base, source)
     if rows is None:
         return _opaque(base)
-    return with_rows(base, source, rows, run)
+    return fit_edge(with_rows(base, source, rows, run), source)
 
 
 def slow_step_s(profile: Profile) -> float | None:

@@ -21,7 +21,7 @@ from ioprobe.model.handling import main_costs, mean_of, other_threads, shared_cp
 from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import Profile, Serial, Setting, StepCosts
 from ioprobe.model.rates import steady_start, throughput
-from ioprobe.model.rows import LEAST_ROWS, Rows, rows_of
+from ioprobe.model.rows import LEAST_ROWS, Extra, Rows, rows_of
 from ioprobe.run import LoaderRun, LoaderSettings, Run
 from ioprobe.stats import Estimate
 
@@ -60,6 +60,9 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
     main = main_costs(source, rows, run.loaders, base.cores)
     crew = source.settings.num_workers if source.settings is not None else 0
     with_others = company(rows, _others(source, run)) if crew > 1 else None
+    # A worker that persists calls a stream's __iter__ again for each epoch, and of a map nothing.
+    persistent = source.settings is not None and source.settings.persistent_workers
+    again = rows.again if persistent or base.kind == "iterable" else Extra()
     profile = replace(
         base,
         fetch_cpu_s=rows.fetch_cpu_s,
@@ -74,7 +77,14 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         share_cpu_s=shared_cpu_s(feed, main, source),
         threads_cpu_s=beside,
         main=main,
-        startup=replace(base.startup, first_extra_s=rows.first_extra_s),
+        startup=replace(
+            base.startup,
+            first_extra_s=rows.first.cpu_s,
+            first_blocked_s=rows.first.blocked_s,
+            again_extra_s=again.cpu_s,
+            again_blocked_s=again.blocked_s,
+        ),
+        measured=throughput(source, edges=False),
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
     )
@@ -140,7 +150,7 @@ def _second(run: Run, source: LoaderRun) -> tuple[Setting, Estimate] | None:
     """Return another drained measurement at another number of workers, the one that differs most."""
     found = []
     for m in run.loaders:
-        rate = throughput(m)
+        rate = throughput(m, edges=False)
         if m.coupled or source.coupled or m.failure is not None or m.name != source.name or rate is None:
             continue
         if m.settings is None or source.settings is None or not m.settings.num_workers:

@@ -11,6 +11,9 @@ import numpy as np
 from ioprobe.model.cores import Cores
 from ioprobe.model.simulate import Event, Row, System, Trace
 
+NEW, AGAIN = 2, 1
+"""A worker before its first batch: of its life, of a later epoch."""
+
 
 class Engine(Cores):
     """One replay; :meth:`run` does it."""
@@ -42,6 +45,7 @@ class Engine(Cores):
         self.kept: set[int] = set()
         self.owner: dict[int, int] = {}
         self.started = [False] * n
+        self.fresh = [NEW] * n
         self.waiting = False
         self.wait_full = start_full
         self.epoch = 0
@@ -120,8 +124,10 @@ class Engine(Cores):
         if self.log is not None:
             self.log.append(Event(self.t, "start", w, task))
         cpu, blocked, serial = row
-        if k == 0 and self.s.first_extra_s:
-            cpu += self.s.first_extra_s
+        if self.fresh[w]:
+            new, self.fresh[w] = self.fresh[w] == NEW, 0
+            cpu += self.s.first_extra_s if new else self.s.again_extra_s
+            blocked += self.s.first_blocked_s if new else self.s.again_blocked_s
         if blocked or serial:
             n = self.s.segments
             self.piece[w] = (cpu / n, blocked / n, serial / n)
@@ -210,6 +216,7 @@ class Engine(Cores):
     def _open_epoch(self, spawn: bool) -> None:
         n = self.s.num_workers
         self.epoch_base = len(self.returns)
+        self.fresh = [NEW if spawn else AGAIN] * n
         self.sent = self.due = self.cycle = self.taken = 0
         self.count = [0] * n if spawn or self.s.worker_batches is not None else self.count
         self.active = [True] * n

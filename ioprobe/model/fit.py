@@ -10,6 +10,9 @@ import numpy as np
 from ioprobe.model.bounds import bounds
 from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import Profile, Serial, Setting
+from ioprobe.model.simulate import simulate
+from ioprobe.model.system import build
+from ioprobe.run import LoaderRun
 
 CLOSE = 0.004
 """Relative error at which the replay is as good as the measurement."""
@@ -17,6 +20,8 @@ AMPLE = 0.01
 """Excess of a replayed rate that still counts as explained [fraction]."""
 FIT_BATCHES = 160
 """Batches of a replay within a nested fit; the rates it compares differ by more than its noise."""
+MOST_EPOCH = 3000
+"""Batches of an epoch beyond which its edge hardly counts."""
 MOST = 1.35
 """A larger correction than this (or its inverse) is no correction but another cause."""
 
@@ -115,6 +120,35 @@ def _queued(profile: Profile, suspect: Serial, service_s: float, alone_s: float)
     own = service_s if uses_cpu else min(service_s, alone_s)
     serial = replace(suspect, service_s=own, hand_over_s=service_s - own, uses_cpu=uses_cpu)
     return replace(profile, serial=serial, fetch_blocked_s=rest)
+
+
+def fit_edge(profile: Profile, source: LoaderRun) -> Profile:
+    """Return the profile with what an edge between epochs took beyond starting workers and their first batches.
+
+    Stopping the old workers is in no time of theirs. Only the edges of the measurement calibrated from count.
+    """
+    here, length = profile.current, profile.batches_per_epoch
+    if not (profile.adaptable and length and profile.startup.edge_s is not None):
+        return profile
+    if length > MOST_EPOCH:
+        return profile
+    drained = here if source.coupled else here.at(step_s=0.0)
+    system = replace(build(profile, drained), batches_per_epoch=length)
+    trace = simulate(system, length + 1)
+    if trace.return_s.size <= length:
+        return profile
+    more = profile.startup.edge_s - float(trace.wait_s[length])
+    drawn = min(max(0.0, more), _drawn_s(source))
+    return replace(profile, startup=replace(profile.startup, draw_s=drawn, stop_s=max(0.0, more - drawn)))
+
+
+def _drawn_s(source: LoaderRun) -> float:
+    """Return how long the sampler took at an epoch's first batch, by the median [s]; 0 where that is not known."""
+    main = source.main
+    if len(main.sampler_s) != len(main.epoch) or len(main.epoch) < 2:
+        return 0.0
+    edges = np.flatnonzero(np.diff(main.epoch) > 0) + 1
+    return float(np.median(np.asarray(main.sampler_s)[edges])) if edges.size else 0.0
 
 
 def fit_correction(profile: Profile, here: Setting) -> Profile:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ioprobe.model.profile import Floats, MainCosts
-from ioprobe.model.rates import steady_start
+from ioprobe.model.rates import inside_epochs, steady_start
 from ioprobe.model.rows import Rows
 from ioprobe.run import LoaderRun, Stage
 
@@ -36,10 +36,10 @@ def main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun], cores: f
         loaders: All measurements of the run.
         cores: Cores that main process and workers share.
     """
-    main, skip = source.main, steady_start(source)
-    received, drawn = mean_of(main.transport_s, skip), mean_of(main.sampler_s, skip)
-    cpu = mean_of(main.wait_cpu_s, skip) or received + drawn
-    release = mean_of(main.release_s, skip)
+    main = source.main
+    received, drawn = (_mean(inside_epochs(source, column)) for column in (main.transport_s, main.sampler_s))
+    cpu = _mean(inside_epochs(source, main.wait_cpu_s)) or received + drawn
+    release = mean_of(main.release_s, steady_start(source))
     if source.settings is not None and source.settings.num_workers == 0:
         # The main process fetches by itself: what the rows do not hold is bookkeeping.
         return MainCosts(dispatch_cpu_s=max(drawn, cpu - float(rows.cpu_s.mean())), release_s=release)
@@ -160,6 +160,10 @@ def shared_cpu_s(feed_cpu_s: float, main: MainCosts, source: LoaderRun) -> float
     What holds no tensor is all pickled before it is sent.
     """
     return min(feed_cpu_s, main.receive_cpu_s) if source.batch_tensors else 0.0
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if values.size else 0.0
 
 
 def mean_of(values: list[float], skip: int) -> float:

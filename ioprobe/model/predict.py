@@ -108,7 +108,9 @@ def _steady(trace: Trace, setting: Setting) -> tuple[float, float, Floats]:
 def _epoch(system: System, samples: float, rate: float, stall: float) -> tuple[float | None, float | None]:
     """Rate and stall share over whole epochs, start-up of workers at their edges included."""
     length = system.batches_per_epoch
-    if length is None or system.num_workers == 0 or length > MOST_BATCHES:
+    if length is None or length > MOST_BATCHES:
+        return None, None
+    if not system.num_workers and not system.again_extra_s + system.again_blocked_s + system.edge_s:
         return None, None
     # What an edge costs shows within a few rounds of the queue; the rest of a long epoch is steady state.
     played = (
@@ -116,11 +118,12 @@ def _epoch(system: System, samples: float, rate: float, stall: float) -> tuple[f
         if system.worker_batches is not None
         else min(length, 40 + 6 * system.num_workers * system.prefetch_factor)
     )
-    trace = simulate(replace(system, batches_per_epoch=played), 2 * played)
-    if trace.return_s.size < 2 * played:
+    # One batch more: a replay ends with its last batch, whose step is not in it.
+    trace = simulate(replace(system, batches_per_epoch=played), 2 * played + 1)
+    if trace.return_s.size <= 2 * played:
         return None, None
     begin, end = float(trace.step_end_s[played - 1]), float(trace.step_end_s[2 * played - 1])
-    waits = float(trace.wait_s[played:].sum())
+    waits = float(trace.wait_s[played : 2 * played].sum())
     rest = (length - played) / rate if rate > 0 else 0.0
     span = end - begin + rest
     return length / span * samples, (waits + stall * rest) / span

@@ -124,7 +124,17 @@ class Startup:
     init_s: float = 0.0
     """From process start until the worker takes its first task."""
     first_extra_s: float = 0.0
-    """What the first batch of a worker costs above the later ones."""
+    """CPU of a new worker's first batch above that of the later ones."""
+    first_blocked_s: float = 0.0
+    """Blocked time of the same."""
+    again_extra_s: float = 0.0
+    """CPU of a worker's first batch of a later epoch, where workers persist: a shuffle, an index read again."""
+    again_blocked_s: float = 0.0
+    """Blocked time of the same: a listing."""
+    draw_s: float = 0.0
+    """Drawing an epoch's first indices: a permutation of everything."""
+    stop_s: float = 0.0
+    """What an edge between epochs costs besides: stopping the old workers, or telling them to begin again."""
     edge_s: float | None = None
     """Measured wait for the first batch of a later epoch; None when no epoch ended."""
     first_batch_s: float | None = None

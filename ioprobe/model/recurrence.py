@@ -27,7 +27,7 @@ def replay(system: System, batches: int) -> Trace:
     dispatch, feed, release, steps = s.dispatch_cpu_s, s.feed_cpu_s, s.release_s, s.step_s
     total = min(batches if s.batches_per_epoch is None else s.batches_per_epoch, 1 << 60)
     limit = total if s.batches_per_epoch is not None else 1 << 60
-    first_extra, in_order, rows0, length0 = s.first_extra_s, s.in_order, series[0], len(series[0])
+    first_extra, in_order, rows0, length0 = s.first_extra_s + s.first_blocked_s, s.in_order, series[0], len(series[0])
     outstanding = [0] * n
     owner: dict[int, int] = {}
     kept: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,16 @@ CLOCK_ERROR = 0.02
 """Blocked time below this share of the CPU time is the clocks' own error."""
 
 
+class Extra(NamedTuple):
+    """What a batch costs above the usual [s]."""
+
+    cpu_s: float = 0.0
+    blocked_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Batches in order of their tasks, the first of each worker left out; shape (batches,)."""
+    """Batches in order of their tasks, each worker's first of an epoch left out; shape (batches,)."""
 
     worker: Ints
     index: Ints
@@ -34,8 +42,10 @@ class Rows:
     """Mean number of other workers at work while the batch was made."""
     overhead_s: float
     """Median time for taking a task and handing a batch over [s]."""
-    first_extra_s: float
-    """What the first batch of a worker costs above the later ones [s]."""
+    first: Extra
+    """What the first batch of a worker's life costs above the later ones."""
+    again: Extra
+    """The same of a later epoch's first batch, whether workers persist or not."""
 
     @property
     def size(self) -> int:
@@ -55,7 +65,7 @@ class Rows:
     def only(self, chosen: Ints | NDMask) -> Rows:
         """Return some of the batches."""
         columns = {name: getattr(self, name)[chosen] for name in _COLUMNS}
-        return Rows(**columns, overhead_s=self.overhead_s, first_extra_s=self.first_extra_s)
+        return Rows(**columns, overhead_s=self.overhead_s, first=self.first, again=self.again)
 
 
 _COLUMNS = (
@@ -87,13 +97,16 @@ def rows_of(source: LoaderRun) -> Rows | None:
     known = bool((index >= 0).all()) and np.unique(index).size == n
     fetch_cpu, collate_cpu = _column(table.fetch_cpu_s, n), _column(table.collate_cpu_s, n)
     fetch, collate = _column(table.fetch_wall_s, n), _column(table.collate_wall_s, n)
-    first = _first_of_workers(worker, start)
+    born, again = _first_of_workers(worker, start, index)
     order = np.lexsort((start, index)) if known else np.argsort(start, kind="stable")
-    if n - int(first.sum()) >= LEAST_ROWS:
-        kept = order[~first[order]]
-        extra = float(np.median((fetch + collate)[first]) - np.median((fetch + collate)[kept]))
-    else:
-        kept, extra = order, 0.0
+    cpu = fetch_cpu + collate_cpu
+    waited = np.maximum(0.0, fetch + collate - cpu - _column(table.fetch_runq_s, n) - _column(table.collate_runq_s, n))
+    kept, persistent = order, source.settings is not None and source.settings.persistent_workers
+    if n - int((born | again).sum()) >= LEAST_ROWS:
+        kept = order[~(born | again)[order]]
+    lives = born if persistent else born | again
+    first = _extra(cpu, waited, lives, kept) if kept.size < n else Extra()
+    later = _extra(cpu, waited, again, kept) if kept.size < n else Extra()
     full = Rows(
         worker=worker,
         index=index if known and fixed else np.full(n, -1),
@@ -106,7 +119,8 @@ def rows_of(source: LoaderRun) -> Rows | None:
         other_cpu_s=_column(table.other_cpu_s, n),
         crowd=_crowd(worker, start, put),
         overhead_s=_overhead(table, worker, start, put, fetch + collate),
-        first_extra_s=max(0.0, extra),
+        first=first,
+        again=later,
     )
     return full.only(kept)
 
@@ -120,12 +134,25 @@ def _blocked(wall: Floats, cpu: Floats, runq: Floats) -> Floats:
     return np.zeros_like(blocked) if blocked.mean() < CLOCK_ERROR * cpu.mean() else blocked
 
 
-def _first_of_workers(worker: Ints, start: Floats) -> NDMask:
-    first = np.zeros(worker.size, dtype=bool)
+def _first_of_workers(worker: Ints, start: Floats, index: Ints) -> tuple[NDMask, NDMask]:
+    """Return which batches are a worker's very first, and which its first of a later epoch: task numbers start anew."""
+    born, again = np.zeros(worker.size, dtype=bool), np.zeros(worker.size, dtype=bool)
+    numbered = bool((index >= 0).all())
     for w in np.unique(worker):
         mine = np.flatnonzero(worker == w)
-        first[mine[np.argmin(start[mine])]] = True
-    return first
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        born[mine[0]] = True
+        if numbered:
+            again[mine[1:][np.diff(index[mine]) <= 0]] = True
+    return born, again
+
+
+def _extra(cpu: Floats, waited: Floats, chosen: NDMask, usual: Ints) -> Extra:
+    """Return what some batches cost above the usual ones, by medians."""
+    if not chosen.any():
+        return Extra()
+    more = (float(np.median(column[chosen]) - np.median(column[usual])) for column in (cpu, waited))
+    return Extra(*(max(0.0, m) for m in more))
 
 
 def _crowd(worker: Ints, start: Floats, put: Floats) -> Floats:

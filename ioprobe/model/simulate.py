@@ -63,6 +63,11 @@ class System:
     start_s: float = 0.0
     init_s: float = 0.0
     first_extra_s: float = 0.0
+    """CPU of a new worker's first batch above its usual one."""
+    first_blocked_s: float = 0.0
+    again_extra_s: float = 0.0
+    """CPU of a worker's first batch of a later epoch above its usual one, where workers persist."""
+    again_blocked_s: float = 0.0
     edge_s: float = 0.0
     """Further time at an epoch's edge: stopping the old workers."""
     serial_channels: int = 1
@@ -157,7 +162,11 @@ def _inline(system: System, batches: int) -> Trace:
     cost = np.array([sum(rows[i % len(rows)]) for i in range(batches)])
     step = np.array([steps[i % len(steps)] for i in range(batches)])
     wait = cost + system.dispatch_cpu_s
-    wait[0] += system.first_extra_s
+    wait[0] += system.first_extra_s + system.first_blocked_s
+    if system.batches_per_epoch is not None:
+        wait[system.batches_per_epoch :: system.batches_per_epoch] += (
+            system.again_extra_s + system.again_blocked_s + system.edge_s
+        )
     end = np.cumsum(wait + step + system.release_s)
     back = end - step - system.release_s
     length = system.batches_per_epoch or batches

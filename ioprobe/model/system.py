@@ -60,6 +60,10 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
         start_s=start.start_s,
         init_s=start.init_s,
         first_extra_s=start.first_extra_s,
+        first_blocked_s=start.first_blocked_s,
+        again_extra_s=start.again_extra_s,
+        again_blocked_s=start.again_blocked_s,
+        edge_s=start.draw_s + (start.stop_s if _edges_alike(setting, profile.current) else 0.0),
         serial_channels=serial.channels if serial and queued else 1,
         serial_uses_cpu=bool(serial and queued and serial.uses_cpu),
         serial_hand_over_s=serial.hand_over_s if serial and queued else 0.0,
@@ -67,6 +71,10 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
         reference_cores=profile.cores,
         main_first=step_share < 0.5,
     )
+
+
+def _edges_alike(a: Setting, b: Setting) -> bool:
+    return (a.num_workers > 0, a.persistent_workers) == (b.num_workers > 0, b.persistent_workers)
 
 
 def _steps(profile: Profile, setting: Setting) -> tuple[tuple[float, ...], float]:

@@ -52,9 +52,11 @@ def start_times(traces: list[IteratorTrace]) -> tuple[list[float], list[float]]:
             continue
         starts += [trace.init_s / trace.num_workers] * trace.num_workers
         for worker in range(trace.num_workers):
-            entered, ready = trace.ring.times(worker)
+            _, ready = trace.ring.times(worker)
+            # From when its process was made: a spawned one imports before it enters the loader's code.
+            made = trace.begin_s + trace.init_s * (worker + 1) / trace.num_workers
             if ready:
-                inits.append(max(0.0, ready - entered))
+                inits.append(max(0.0, ready - made))
     return starts, inits
 
 
