@@ -22,6 +22,7 @@ from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import Profile, Serial, Setting, StepCosts
 from ioprobe.model.rates import steady_start, throughput
 from ioprobe.model.rows import LEAST_ROWS, Extra, Rows, rows_of
+from ioprobe.model.shards import GOES_ON, delivered_by, settled_s
 from ioprobe.run import LoaderRun, LoaderSettings, Run
 from ioprobe.stats import Estimate
 
@@ -60,6 +61,9 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
     main = main_costs(source, rows, run.loaders, base.cores)
     crew = source.settings.num_workers if source.settings is not None else 0
     with_others = company(rows, _others(source, run)) if crew > 1 else None
+    shards = delivered_by(source) if base.kind == "iterable" else None
+    if shards is not None and max(shards) == GOES_ON:
+        rows = rows.only(np.isin(rows.worker, [w for w, count in enumerate(shards) if count]))
     # A worker that persists calls a stream's __iter__ again for each epoch, and of a map nothing.
     persistent = source.settings is not None and source.settings.persistent_workers
     again = rows.again if persistent or base.kind == "iterable" else Extra()
@@ -71,7 +75,7 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         collate_blocked_s=rows.collate_blocked_s,
         worker=rows.worker,
         by_worker=workers_differ(rows.worker, rows.cpu_s + rows.blocked_s),
-        worker_batches=_delivered_by(rows, base, crew),
+        worker_batches=shards,
         worker_cpu_s=rows.overhead_s,
         feed_cpu_s=feed,
         share_cpu_s=shared_cpu_s(feed, main, source),
@@ -84,7 +88,7 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
             again_extra_s=again.cpu_s,
             again_blocked_s=again.blocked_s,
         ),
-        measured=throughput(source, edges=False),
+        measured=_measured(source, shards),
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
     )
@@ -116,6 +120,15 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
     if suspect is not None:
         profile = fit_serial(profile, here, suspect, with_others.blocked_alone_s if with_others else None)
     return fit_correction(profile, here)
+
+
+def _measured(source: LoaderRun, shards: tuple[int, ...] | None) -> Estimate | None:
+    """Return the rate that the replay of the steady state has to reproduce; None where there is no such state."""
+    if shards is None:
+        return throughput(source, edges=False)
+    if max(shards) < GOES_ON:
+        return None
+    return throughput(source, edges=False, after_s=settled_s(source))
 
 
 def _others(source: LoaderRun, run: Run) -> list[Rows]:
@@ -239,13 +252,3 @@ def _suspect(profile: Profile, source: LoaderRun, rows: Rows, found: Company | N
         return None
     because = f"blocked times of workers rise and fall together (correlation {together:.2f})"
     return Serial(kind=kind, service_s=0.0, because=because)
-
-
-def _delivered_by(rows: Rows, base: Profile, crew: int) -> tuple[int, ...] | None:
-    """Batches per worker where an iterable dataset has none for some of its workers."""
-    if base.kind != "iterable" or crew < 2:
-        return None
-    counts = np.bincount(rows.worker, minlength=crew)
-    if (counts > 0).all() or counts.sum() < 4 * crew:
-        return None
-    return tuple(1 << 40 if c else 0 for c in counts)

@@ -118,7 +118,7 @@ class Engine(Cores):
             # The end of its data is a message like a batch; what else was asked of it is never answered.
             if not self.ended[w]:
                 self.ended[w] = True
-                self.current[w] = -1
+                self.current[w] = -1 - self.epoch
                 self._at(0.0, self._made, w)
             return
         if self.log is not None:
@@ -231,6 +231,7 @@ class Engine(Cores):
             self.idle = [False] * n
             self._spawn(0)
         else:
+            self.idle = [True] * n
             self._prime(None)
 
     def _spawn(self, w: int) -> None:
@@ -293,7 +294,10 @@ class Engine(Cores):
                 if self.shares[w] == 1:
                     self._compute(s.share_cpu_s, self._shared, w)
             if task < 0:
-                self._exhausted(w)
+                if task == -1 - self.epoch:
+                    self._exhausted(w)
+                else:
+                    self._next(None)  # of the epoch before
             elif blocked:
                 self._at(blocked, self._rebuild, task)
             else:

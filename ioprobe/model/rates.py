@@ -34,7 +34,7 @@ def inside_epochs(source: LoaderRun, values: Sequence[float]) -> Floats:
     return column[kept] if kept.any() else column[skip:]
 
 
-def throughput(source: LoaderRun, *, edges: bool = True) -> Estimate | None:
+def throughput(source: LoaderRun, *, edges: bool = True, after_s: float = 0.0) -> Estimate | None:
     """Return the steady throughput [samples/s] with a 95% interval; None where too little was measured.
 
     Workers that started together finish together: batches come in rounds, one
@@ -44,12 +44,14 @@ def throughput(source: LoaderRun, *, edges: bool = True) -> Estimate | None:
     Args:
         source: The measurement.
         edges: Count what the edges between epochs cost, where there are any.
+        after_s: Leave out what was asked for before [s since the measurement began].
     """
     inside = None if edges else _between_edges(source)
     if inside is not None:
         return inside
     main, skip = source.main, steady_start(source)
     call = np.asarray(main.call_s, dtype=np.float64)
+    skip = max(skip, int(np.searchsorted(call, after_s)))
     if call.size != len(main.wait_s) or call.size - skip < 4:
         return None
     back = call + np.asarray(main.wait_s)

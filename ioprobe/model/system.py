@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ioprobe.model.profile import Floats, Profile, Setting
+from ioprobe.model.shards import GOES_ON
 from ioprobe.model.simulate import Row, System
 
 MOST_ROWS = 4096
@@ -186,5 +187,5 @@ def _spread(counts: tuple[int, ...] | None, num_workers: int) -> tuple[int, ...]
     """Shards keep their number: more workers than shards leave the others without data."""
     if counts is None or num_workers == 0:
         return None
-    serving = sum(1 for c in counts if c)
-    return tuple(1 << 40 if w < serving else 0 for w in range(num_workers))
+    shards = [c for c in counts if c]
+    return tuple(min(GOES_ON, sum(shards[w::num_workers])) for w in range(num_workers))
