@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ioprobe.model.calibrate import calibrate
 from ioprobe.model.predict import loader_rate, predict
@@ -67,6 +68,15 @@ def test_without_workers_an_epoch_begins_with_its_listing_too() -> None:
     # 0.9 s, and 12 times 10 ms of loading and 20 ms of the step.
     assert inline.epoch_samples_per_s == pytest.approx(12 * SAMPLES / (0.900 + 12 * 0.030), rel=0.02)
     assert inline.epoch_stall_share == pytest.approx(1.02 / 1.26, abs=0.01)
+
+
+def test_a_loader_that_can_only_be_replayed_pays_for_its_edges_too() -> None:
+    truth = short(start_s=0.010, init_s=0.400)
+    drained = structs.replace(loader_run(truth, 60), workers=None, settings=None)
+    profile = calibrate(run_of(drained, kind="opaque", step=emulated_step(0.020), num_batches=12))
+    found = predict(profile, profile.current)
+    assert found.stall_share.value == pytest.approx(0.0, abs=0.01)
+    assert found.epoch_stall_share == pytest.approx(epoch_stall(truth, 0.020), abs=0.01)
 
 
 def test_the_rate_within_epochs_leaves_their_edges_out() -> None:

@@ -107,7 +107,7 @@ def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
         startup=_startup(source),
         memory=_memory(source),
         waits_s=np.asarray(source.main.wait_s, dtype=np.float64)[skip:],
-        measured=throughput(source),
+        measured=throughput(source, edges=False),
         foreign_share=_foreign_share(source, run),
         n=len(source.main.wait_s) - skip,
     )

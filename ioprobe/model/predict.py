@@ -228,14 +228,19 @@ def _opaque(profile: Profile, setting: Setting) -> Prediction:
     stall = max(0.0, 1 - step / period)
     error = _error(profile, "step" if step >= made else "workers", period) + 0.02
     rate = profile.samples_per_batch / period
+    epoch_rate = epoch_stall = None
+    length, edge_s = profile.batches_per_epoch, profile.startup.edge_s
+    if length and edge_s is not None:
+        whole = period + max(0.0, edge_s - made) / length  # no step runs while an epoch's first batch is waited for
+        epoch_rate, epoch_stall = profile.samples_per_batch / whole, max(0.0, 1 - step / whole)
     p50, p95, p99 = (float(q) for q in np.quantile(np.maximum(0.0, waits - step), [0.5, 0.95, 0.99]))
     return Prediction(
         setting=setting,
         samples_per_s=_estimate(rate, error, profile.n),
         stall_share=_stall_estimate(stall, error, profile.n),
         loader_samples_per_s=_estimate(profile.samples_per_batch / made, error, profile.n),
-        epoch_samples_per_s=None,
-        epoch_stall_share=None,
+        epoch_samples_per_s=epoch_rate,
+        epoch_stall_share=epoch_stall,
         wait_p50_s=p50,
         wait_p95_s=p95,
         wait_p99_s=p99,
