@@ -102,6 +102,8 @@ def _workers(system: System, trace: Trace) -> WorkerBatches:
         rows.other_cpu_s.append(system.feed_cpu_s)
         rows.put_s.append(event.at_s)
         rows.nbytes.append(1_000_000)
+        rows.read_bytes.append(-1)
+        rows.read_ops.append(-1)
         last[w] = event.at_s
     return rows
 

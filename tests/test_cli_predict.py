@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from made_runs import main_batches, make_run, stacks
 
+from ioprobe.diagnosis.diagnose import diagnose
+from ioprobe.diagnosis.forecast import forecast
 from ioprobe.model.simulate import System
 from ioprobe.run import dumps
 from ioprobe_cli.main import run as ioprobe
@@ -27,6 +30,38 @@ def predicted(saved: Path, capsys: pytest.CaptureFixture[str], *words: str) -> d
     assert ioprobe(["predict", str(saved), *words, "--format", "json"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
+
+
+@pytest.mark.parametrize(
+    ("inline", "thread", "release_s"),
+    [(0, 0, 0.0), (0, 0, 0.004), (30, 0, 0.0), (0, 98, 0.0), (20, 98, 0.002)],
+    ids=["plain", "release", "inline", "threads", "all"],
+)
+def test_the_current_setting_waits_as_the_analysis_said_where_a_loader_can_only_be_replayed(
+    inline: int, thread: int, release_s: float
+) -> None:
+    run = make_run(
+        loop_wait_s=0.010,
+        step_s=0.020,
+        loader_cycle_s=0.028,
+        workers=0,
+        stages=[stacks("main", wait=57 - inline, decode=inline, step=43), stacks("thread", transform=thread, wait=2)],
+        facts={"kind": "opaque", "adaptable": False, "settings": None},
+        loop={"release_s": release_s},
+        alone={"release_s": release_s},
+    )
+    run.loaders[0].main = main_batches(200, wait_s=0.005, step_s=0.023)
+    for measured in run.loaders:
+        measured.settings = None
+    said = diagnose(run).diagnosis.stall_share.predicted
+    found = forecast(run, ["step_ms=20"])
+    assert found.current.stall_share == said
+    assert found.points[0].stall_share == said
+    assert found.current.settings["step_ms"] == 20.0
+    assert said is not None
+    busy_s = 0.020 + release_s + (0.003 if thread else 0.0)
+    period_s = max(0.028 + release_s, busy_s + inline / 100 * (0.028 + release_s))
+    assert said.value == pytest.approx(1 - busy_s / period_s, abs=0.005)
 
 
 def test_each_combination_is_a_point_in_the_order_asked(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

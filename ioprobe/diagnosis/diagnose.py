@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from ioprobe.diagnosis.advice import advise, find_setting, headroom
 from ioprobe.diagnosis.costs import stage_table
 from ioprobe.diagnosis.evidence import Evidence, gather
 from ioprobe.diagnosis.ladder import build_ladder
+from ioprobe.diagnosis.modelled import profile_of
 from ioprobe.diagnosis.recordings import diagnose_recording
 from ioprobe.diagnosis.types import Advice, Diagnosis, StageCost, StallShare, Verdict
 from ioprobe.diagnosis.utilization import step_utilization, utilization_sentence
 from ioprobe.diagnosis.verdict import decide
 from ioprobe.errors import IoprobeError
-from ioprobe.model.calibrate import calibrate
 from ioprobe.model.predict import predict
-from ioprobe.model.profile import Prediction, Profile, Setting
+from ioprobe.model.profile import Prediction, Profile
 from ioprobe.model.search import SearchResult
 from ioprobe.run import Run, Stage
 from ioprobe.stats import Estimate
@@ -51,7 +50,7 @@ def diagnose(run: Run) -> Finished:
     advice = advise(evidence, verdict, limit, findings, profile, best)
     here = best.current if best is not None else searched
     if here is None and profile is not None and evidence.step is not None and not doubt:
-        here = predict(profile, _replayed(evidence, profile))
+        here = predict(profile, profile.current)
     predicted = _predicted(evidence, here)
     diagnosis = Diagnosis(
         verdict=verdict,
@@ -76,27 +75,9 @@ def _profile(run: Run, evidence: Evidence) -> Profile | None:
     if evidence.alone is None and evidence.loop is None:
         return None
     try:
-        profile = calibrate(run, use_loop=evidence.alone is None)
+        return profile_of(run, evidence)
     except IoprobeError:
         return None  # too little data to model; the report then goes without predictions
-    if profile.adaptable or evidence.alone is None:
-        return profile
-    return dataclasses.replace(profile, inline_s=evidence.inline_share() * evidence.alone.cycle_s)
-
-
-def _replayed(e: Evidence, profile: Profile) -> Setting:
-    """Return the measured setting; for a loader that can only be replayed, with all that the loop does but wait.
-
-    That is the step, and freeing the batch before. Threads that prepare batches in this process share the interpreter's
-    lock with the step. How often the step gives that lock away and waits for it again shows only with both at work, so
-    its time is then taken from the loop.
-    """
-    if profile.adaptable or e.step is None or e.alone is None:
-        return profile.current
-    step_s = e.step.seconds
-    if e.threads_compute and e.loop is not None and e.loop.step_s is not None:
-        step_s = max(step_s, e.loop.step_s)
-    return profile.current.at(step_s=step_s + e.alone.release_share * e.alone.cycle_s)
 
 
 def _predicted(e: Evidence, here: Prediction | None) -> Estimate | None:

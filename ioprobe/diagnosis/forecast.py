@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from ioprobe.diagnosis.evidence import gather
+from ioprobe.diagnosis.modelled import profile_of
 from ioprobe.diagnosis.steady import steady
-from ioprobe.model.calibrate import calibrate
 from ioprobe.model.predict import doubts, predict
 from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.model.search import Limits, most_workers
@@ -71,7 +72,7 @@ def forecast(run: Run, pairs: list[str], *, name: str = "") -> Forecast:
         MeasureError: the run cannot be calibrated from.
     """
     asked = parse_changes(pairs)
-    profile = calibrate(run)
+    profile = profile_of(run, gather(run))
     settings = settings_for(profile, asked) if asked else []
     points = [point(predict(profile, s), profile, run, asked) for s in settings]
     curve = _curve(profile, settings[0] if settings else profile.current)

@@ -221,7 +221,7 @@ def doubts(profile: Profile, setting: Setting) -> tuple[Caveat, ...]:
 def _opaque(profile: Profile, setting: Setting) -> Prediction:
     """Replay the measured gaps between batches against another step; workers cannot be varied."""
     waits = profile.waits_s
-    step = profile.step.mean_s if setting.step_s is None else setting.step_s
+    step = (profile.step.mean_s if setting.step_s is None else setting.step_s) + profile.beside_step_s
     per_batch = profile.samples_per_batch / profile.measured.value if profile.measured else float(waits.mean())
     made = max(per_batch, 1e-9)
     period = max(made, step + profile.inline_s)

@@ -197,6 +197,8 @@ class Profile:
     """Measured waits, for opaque loaders that can only be replayed."""
     inline_s: float = 0.0
     """Of an opaque loader's time per batch, what the loop's own thread works: no step hides it [s]."""
+    beside_step_s: float = 0.0
+    """Of an opaque loader's loop, what it does per batch beside its step, and no waiting [s]."""
     measured: Estimate | None = None
     """Throughput at ``current`` [samples/s], 95% interval."""
     correction: float = 1.0

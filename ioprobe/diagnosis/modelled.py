@@ -1,0 +1,39 @@
+"""The loader model of a run, as the diagnosis and the what-if both take it: one run, one prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.model.calibrate import calibrate
+from ioprobe.model.profile import Profile
+from ioprobe.run import Run
+
+
+def profile_of(run: Run, evidence: Evidence) -> Profile:
+    """Return the calibrated loader; one that can only be replayed, with what the loop's own thread does beside it.
+
+    Raises:
+        MeasureError: the run holds no loader measurement, or one too short to calibrate from.
+    """
+    profile = calibrate(run, use_loop=evidence.alone is None)
+    if profile.adaptable or evidence.alone is None:
+        return profile
+    return replace(
+        profile, inline_s=evidence.inline_share() * evidence.alone.cycle_s, beside_step_s=_beside_step_s(evidence)
+    )
+
+
+def _beside_step_s(e: Evidence) -> float:
+    """Return the time per batch [s] in which the loop neither waits nor is at its step, as that was timed alone.
+
+    That is freeing the batch before. Threads that prepare batches in this process share the interpreter's lock with
+    the step. How often the step gives that lock away and waits for it again shows only with both at work, so the
+    step's time is then taken from the loop.
+    """
+    if e.step is None or e.alone is None:
+        return 0.0
+    slowed_s = 0.0
+    if e.threads_compute and e.loop is not None and e.loop.step_s is not None:
+        slowed_s = max(0.0, e.loop.step_s - e.step.seconds)
+    return slowed_s + e.alone.release_share * e.alone.cycle_s
