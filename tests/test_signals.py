@@ -15,6 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from ioprobe.check import pipelines
 from ioprobe.probe.undisturbed import undisturbed
 from ioprobe.run import load, write_atomic
 from ioprobe_cli import progress as progress_module
@@ -143,6 +144,70 @@ def test_other_measuring_commands_end_alike(
     _signal_when(monkeypatch, "", number)
     assert run(words) == 130
     assert list(place.rglob("run.json")) == []
+
+
+CHECKED = f"""
+[host]
+cores = 2
+[pipelines.first]
+target = "{FAULTS}:healthy"
+step = "{FAULTS}:step"
+[pipelines.second]
+target = "ds"
+[budgets]
+stall_share = 0.99
+"""
+
+
+@pytest.mark.parametrize("number", [INT, TERM, HUP])
+@pytest.mark.parametrize(
+    ("options", "words", "after_s"),
+    [
+        ([], "first: building the loader", 0.0),
+        ([], "first: building the loader", 0.5),
+        (["--load"], "second: listing", 0.0),
+        (["--load"], "second: listing", 0.05),
+        (["--measure", "6"], "first: measuring", 0.0),
+        (["--measure", "6"], "first: measuring", 1.0),
+        (["--measure", "6"], "first: measuring", 4.0),
+    ],
+    ids=["building", "child-builds", "listing", "child-lists", "measuring", "child-starts", "child-measures"],
+)
+def test_an_ending_of_a_check_judges_nothing(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    words: str,
+    after_s: float,
+    number: int,
+) -> None:
+    assert run(["synth", "ds", "--samples", "64", "--image-size", "32", "--shard-size", "16", "--quiet"]) == 0
+    (place / "ioprobe.toml").write_text(CHECKED)
+    capsys.readouterr()
+    timers: list[threading.Timer] = []
+    check = pipelines.check
+
+    def watched(request: pipelines.CheckRequest, *, progress: pipelines.Progress) -> pipelines.CheckReport:
+        def say(text: str) -> None:
+            progress(text)
+            if text.startswith(words) and not after_s:
+                os.kill(os.getpid(), number)
+            elif text.startswith(words):
+                timers.append(threading.Timer(after_s, os.kill, (os.getpid(), number)))
+                timers[-1].start()
+
+        return check(request, progress=say)
+
+    monkeypatch.setattr(pipelines, "check", watched)
+    code = run(["check", *options, "--output-file", "report.txt"])
+    for timer in timers:
+        timer.cancel()
+        timer.join()
+    said = capsys.readouterr()
+    assert (code, said.out, "Interrupted" in said.err) == (130, "", True)
+    assert not (place / "report.txt").exists()
+    assert signal.getsignal(TERM) == signal.SIG_DFL
 
 
 def test_two_signals_at_once_are_one_ending(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

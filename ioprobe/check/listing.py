@@ -28,25 +28,25 @@ def list_dataset(url: str, *, timeout_s: float) -> DatasetFacts:
     Raises:
         TargetError: it is missing, damaged or unreachable, or did not answer in time.
     """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "ioprobe.check.listing"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )
-    try:
-        # The URL goes through a pipe: it may hold credentials, and command lines can be read by all.
-        out, _ = process.communicate(url.encode(), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise TargetError(
-            f"listing '{_shown(url)}' did not end within {timeout_s:g} s",
-            hint="check that the store can be reached, or raise --load-timeout",
-        ) from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    ) as process:  # interrupted, communicate() leaves the pipes of a child that has just ended open
+        try:
+            # The URL goes through a pipe: it may hold credentials, and command lines can be read by all.
+            out, _ = process.communicate(url.encode(), timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TargetError(
+                f"listing '{_shown(url)}' did not end within {timeout_s:g} s",
+                hint="check that the store can be reached, or raise --load-timeout",
+            ) from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
     try:
         answer = msgspec.json.decode(out, type=_Answer)
     except msgspec.DecodeError:

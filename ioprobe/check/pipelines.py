@@ -229,11 +229,15 @@ def _measure(request: CheckRequest, name: str, table: PipelineConfig, known: _Kn
 
 
 def measure_once(config: Config, name: str, table: PipelineConfig, seconds: float, hang_s: float, say: Progress) -> Run:
-    """Return a fresh run of a pipeline: loop, step and loader, nothing verified."""
+    """Return a fresh run of a pipeline: loop, step and loader, nothing verified.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; half a measurement is nothing to judge by.
+    """
     from ioprobe.analysis import Request, analyze
 
     say(f"{name}: measuring for up to {format_count(seconds)} s")
-    return analyze(
+    run = analyze(
         Request(
             target=located(table.target, config),
             kind="check",
@@ -248,6 +252,9 @@ def measure_once(config: Config, name: str, table: PipelineConfig, seconds: floa
             hang_s=hang_s,
         )
     )
+    if any(failure.kind == "interrupted" for failure in run.failures):
+        raise KeyboardInterrupt
+    return run
 
 
 def _over_run(request: CheckRequest, name: str, run: Run) -> list[Outcome]:
