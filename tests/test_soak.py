@@ -31,9 +31,9 @@ def samples(soak: Any, kind: str, values: list[float]) -> list[Any]:
 def test_a_leak_is_found_under_noise_and_noise_alone_is_none(soak: Any, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(1)
     noise = [chance.gauss(300, 1.0) for _ in range(80)]
-    assert soak.report(samples(soak, "PSS [MiB]", noise)) == 0
-    assert soak.report(samples(soak, "PSS [MiB]", [mib + 0.1 * n for n, mib in enumerate(noise)])) == 1
-    assert "| library | PSS [MiB] |" in capsys.readouterr().out
+    assert soak.report(samples(soak, soak.MEMORY, noise)) == 0
+    assert soak.report(samples(soak, soak.MEMORY, [mib + 0.1 * n for n, mib in enumerate(noise)])) == 1
+    assert "| library | memory [MiB] |" in capsys.readouterr().out
 
 
 def test_a_descriptor_a_round_is_found_and_what_filled_up_during_the_warm_up_is_not(soak: Any) -> None:
