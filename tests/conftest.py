@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from object_servers import bucket, http_store, s3_port  # noqa: F401 - fixtures of several files
+from planted_traces import generate  # noqa: F401
 from storage_jobs import file  # noqa: F401
 
 # A suite that a script started in the background inherits an ignored SIGINT, and so would the commands under test.
