@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from report_parts import HOSTILE, about, report, rungs, timeline, what_if
+from report_verdicts import balanced, communication_bound, compute_bound, misconfigured, undecided
 
 from ioprobe.diagnosis.types import (
     Advice,
@@ -16,99 +17,11 @@ from ioprobe.diagnosis.types import (
     Rung,
     StageCost,
     StallShare,
-    Timeline,
     Verdict,
     WhatIfPoint,
 )
-from ioprobe.run import Caveat, Failure, Host, HotFrame, Limit, LoaderSettings, Partition, Stage
+from ioprobe.run import Caveat, Failure, Host, HotFrame, Limit, Stage
 from ioprobe.stats import Estimate, exact
-
-HOST = Host(
-    hostname="node07",
-    platform="Linux-6.8",
-    cpu_model="AMD EPYC 7763",
-    logical_cores=64,
-    usable_cores=8.0,
-    usable_cores_because="cgroup",
-    memory_bytes=64 << 30,
-    memory_available_bytes=48 << 30,
-    shm_bytes=8 << 30,
-    shm_available_bytes=7 << 30,
-    accelerators=["NVIDIA H100 80GB HBM3"],
-    python="3.11.9",
-    torch="2.13.0",
-    versions={"webdataset": "1.0.2", "pillow": "13.0.0"},
-)
-HOSTILE = "train\x1b[31m</script><img src=x onerror=alert(1)>\n\u202e{{ 7*7 }}|`@all`.py"
-
-
-def about(value: float, relative: float = 0.02, n: int = 40) -> Estimate:
-    """An estimate with a symmetric interval."""
-    return Estimate(value, value * (1 - relative), value * (1 + relative), n)
-
-
-def rungs(rates: dict[Stage, Estimate | None], lowest: Stage | None, details: dict[Stage, str]) -> list[Rung]:
-    return [
-        Rung(stage=stage, samples_per_s=value, lowest=stage is lowest, detail=details.get(stage, ""))
-        for stage, value in rates.items()
-    ]
-
-
-def report(diagnosis: Diagnosis, **fields: Any) -> Report:
-    values: dict[str, Any] = {
-        "kind": "analyze",
-        "created_at": "2026-11-28T01:02:03Z",
-        "version": "0.1.0",
-        "complete": True,
-        "target": "data/train-{000..007}.tar",
-        "command": "ioprobe analyze 'data/train-{000..007}.tar' --step-ms 20",
-        "run": "ioprobe-runs/analyze-20261128-010203/run.json",
-        "page": "ioprobe-runs/analyze-20261128-010203/report.html",
-        "host": HOST,
-        "settings": LoaderSettings(num_workers=2, prefetch_factor=2, batch_size=32),
-        "diagnosis": diagnosis,
-        **fields,
-    }
-    return Report(**values)
-
-
-def timeline(batches: int = 120, warmup: int = 6, wait_s: float = 0.085, step_s: float = 0.0625) -> Timeline:
-    start, starts, waits = 0.0, [], []
-    for i in range(batches):
-        wait = wait_s * (4 if i < warmup else 1 + 0.6 * ((i * 7919) % 13 / 12 - 0.5)) * (3 if i % 37 == 36 else 1)
-        starts.append(round(start, 6))
-        waits.append(round(wait, 6))
-        start += wait + step_s
-    return Timeline(
-        start_s=starts, wait_s=waits, step_s=[step_s] * batches, warmup=[int(i < warmup) for i in range(batches)]
-    )
-
-
-def what_if() -> list[WhatIfPoint]:
-    points = []
-    for step_ms in (20, 62.5, 125):
-        for prefetch in (2, 4):
-            for workers in (0, 1, 2, 3, 4, 6, 8, 10, 12, 16):
-                loader = 109.0 * min(workers, 7) * (1 if prefetch == 4 else 0.97) if workers else 92.0
-                bound = 32e3 / step_ms
-                loop = min(loader, bound) if workers else 1 / (1 / loader + 1 / bound)
-                stall = max(0.0, 1 - loop / bound)
-                settings = {"num_workers": workers, "prefetch_factor": prefetch, "step_ms": step_ms}
-                points.append(
-                    WhatIfPoint(
-                        settings=settings,
-                        samples_per_s=about(loop, 0.04),
-                        stall_share=Estimate(stall, max(0, stall - 0.03), min(1, stall + 0.03), 1),
-                    )
-                )
-    now = {"num_workers": 2, "prefetch_factor": 2, "step_ms": 62.5}
-    points.append(WhatIfPoint(settings=now, samples_per_s=about(214), stall_share=about(0.582), measured=True))
-    points.append(
-        WhatIfPoint(
-            settings={**now, "num_workers": 6}, samples_per_s=about(505, 0.01), stall_share=about(0.013), measured=True
-        )
-    )
-    return points
 
 
 def data_bound() -> Report:
@@ -192,128 +105,6 @@ def data_bound() -> Report:
             "interference": 1.07,
             "batch_bytes": 19_267_584,
         },
-    )
-
-
-def compute_bound() -> Report:
-    """The step limits by far; no advice; linear rates lie close together."""
-    ladder = rungs(
-        {Stage.LOADER: about(215), Stage.STEP: about(64.1, 0.004), Stage.LOOP: about(63.8, 0.005)},
-        Stage.STEP,
-        {Stage.STEP: "train.py:make_step on cuda, 499 ms for 32 samples"},
-    )
-    return report(
-        Diagnosis(
-            verdict=Verdict.COMPUTE_BOUND,
-            limiting_stage=Limit.STEP,
-            evidence="the step takes 64.1 samples/s and the loader alone gives 215",
-            stall_share=StallShare(measured=Estimate(0.002, 0.0, 0.004, 80), predicted=exact(0.0)),
-            headroom=Estimate(0.005, 0.0, 0.012, 80),
-            ladder=ladder,
-        ),
-        advice=[
-            Advice(
-                code="IO190",
-                action="Use fewer workers: num_workers=1",
-                because="one worker gives 109 samples/s, 1.7 times what the step takes",
-                settings={"num_workers": 1},
-                gain=exact(0.0),
-            )
-        ],
-    )
-
-
-def communication_bound() -> Report:
-    """A trace with its partition."""
-    parts = {"compute": 0.52, "communication": 0.38, "transfer": 0.02, "data_stall": 0.03, "other_idle": 0.05}
-    partition = Partition(
-        compute_s=5.2,
-        communication_s=3.8,
-        transfer_s=0.2,
-        data_stall_s=0.3,
-        other_idle_s=0.5,
-        window_s=10.0,
-        steps=100,
-        device="cuda:0",
-        hidden_s={"communication": 6.1, "transfer": 0.9},
-    )
-    return report(
-        Diagnosis(
-            verdict=Verdict.COMMUNICATION_BOUND,
-            limiting_stage=Limit.COMMUNICATION,
-            evidence="38.0% of the step is exposed all-reduce; data stalls are 3.0%",
-            stall_share=StallShare(measured=Estimate(0.03, 0.02, 0.04, 100)),
-        ),
-        kind="profile",
-        target="trace.json.gz",
-        settings=None,
-        partition=parts,
-        partitions=[partition],
-    )
-
-
-def balanced() -> Report:
-    ladder = rungs(
-        {Stage.LOADER: about(530, 0.03), Stage.STEP: about(512, 0.004), Stage.LOOP: about(498, 0.012)}, Stage.STEP, {}
-    )
-    return report(
-        Diagnosis(
-            verdict=Verdict.BALANCED,
-            limiting_stage=Limit.DECODE,
-            evidence="the loader alone gives 530 samples/s and the step takes 512",
-            stall_share=StallShare(measured=Estimate(0.027, 0.015, 0.039, 200), predicted=Estimate(0.02, 0.0, 0.06, 1)),
-            headroom=Estimate(0.028, 0.016, 0.04, 200),
-            ladder=ladder,
-        )
-    )
-
-
-def misconfigured() -> Report:
-    """It fails before anything was measured: no ladder, no figure."""
-    return report(
-        Diagnosis(
-            verdict=Verdict.MISCONFIGURED,
-            limiting_stage=None,
-            evidence="the third batch cannot be collated: images of 480x640 and 500x375 in one batch",
-            stall_share=StallShare(),
-        ),
-        complete=False,
-        page=None,
-        failures=[
-            Failure(
-                phase="loop",
-                kind="exception",
-                message="RuntimeError: stack expects each tensor to be equal size, but got [3, 480, 640] at entry 0",
-                where="train.py:41",
-                hint="resize in the transform, or pass a collate_fn that pads",
-            )
-        ],
-        advice=[
-            Advice(
-                code="IO160",
-                action="Give the samples one size before they are collated",
-                because="default_collate stacks tensors and needs equal shapes",
-            )
-        ],
-    )
-
-
-def undecided() -> Report:
-    """The interval covers the boundary."""
-    ladder = rungs(
-        {Stage.LOADER: about(300, 0.4, 6), Stage.STEP: about(310, 0.02), Stage.LOOP: about(260, 0.3, 6)}, None, {}
-    )
-    return report(
-        Diagnosis(
-            verdict=Verdict.UNDECIDED,
-            limiting_stage=None,
-            evidence="the stall share lies between 1% and 31%: six batches are too few",
-            stall_share=StallShare(measured=Estimate(0.16, 0.01, 0.31, 6)),
-            headroom=Estimate(0.19, -0.05, 0.7, 6),
-            ladder=ladder,
-            unexplained="the loop is 13% slower than loader and step explain; likely: step and workers share cores",
-        ),
-        caveats=[Caveat("few-batches", "6 batches after warm-up", "ioprobe analyze ... --seconds 120")],
     )
 
 
