@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_runs import main_batches, make_run, stacks
+from msgspec import structs
 
 from ioprobe.diagnosis.diagnose import diagnose
 from ioprobe.diagnosis.forecast import forecast
 from ioprobe.model.simulate import System
+from ioprobe.report.forecast import render_text
 from ioprobe.run import dumps
 from ioprobe_cli.main import run as ioprobe
 from tests.model_truth import emulated_step, loader_run, noisy, run_of
@@ -62,6 +65,33 @@ def test_the_current_setting_waits_as_the_analysis_said_where_a_loader_can_only_
     busy_s = 0.020 + release_s + (0.003 if thread else 0.0)
     period_s = max(0.028 + release_s, busy_s + inline / 100 * (0.028 + release_s))
     assert said.value == pytest.approx(1 - busy_s / period_s, abs=0.005)
+
+
+@pytest.mark.parametrize("adaptable", [True, False], ids=["adaptable", "replayed"])
+@pytest.mark.parametrize("epoch_batches", [12, 1000], ids=["short-epochs", "long-epoch"])
+def test_the_current_setting_waits_as_the_analysis_said_over_whole_epochs_where_the_loop_saw_them(
+    adaptable: bool, epoch_batches: int
+) -> None:
+    rows = tuple((0.001, 0.009, 0.0) for _ in range(31))
+    truth = System(2, (rows,), batches_per_epoch=epoch_batches, start_s=0.010, init_s=0.400, receive_cpu_s=0.0002)
+    loaders = [loader_run(replace(truth, step_s=(0.020,)), 60), loader_run(truth, 60)]
+    if not adaptable:
+        loaders = [structs.replace(one, settings=None, workers=None) for one in loaders]
+    kind = "map" if adaptable else "opaque"
+    run = run_of(*loaders, kind=kind, step=emulated_step(0.020), num_batches=epoch_batches)
+    said = diagnose(run).diagnosis
+    found = forecast(run, ["step_ms=20"])
+    assert said.stall_share.measured is not None
+    assert said.loop_samples_per_s is not None
+    for point in (found.current, found.points[0]):
+        assert point.stall_share == said.stall_share.predicted
+        assert point.stall_share.value == pytest.approx(said.stall_share.measured.value, abs=0.02)
+        assert point.samples_per_s.value == pytest.approx(said.loop_samples_per_s.value, rel=0.03)
+    # An epoch of 12 steps of 20 ms begins with 0.42 s of waiting; between the edges the loader keeps up.
+    short = epoch_batches == 12
+    assert (found.current.stall_share.value > 0.5) is short
+    assert found.counted == ("whole epochs" if short else "steady state")
+    assert ("of whole epochs" in render_text(found)) is short
 
 
 def test_each_combination_is_a_point_in_the_order_asked(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.diagnose import Finished, diagnose
 from ioprobe.diagnosis.evidence import saved_without_sync
 from ioprobe.diagnosis.loop_shares import loop_shares
+from ioprobe.diagnosis.modelled import as_counted
 from ioprobe.diagnosis.ranks import (
     late_sentence,
     leading,
@@ -142,7 +143,7 @@ def what_if(run: Run, done: Finished) -> list[WhatIfPoint]:
             setting = now.at(num_workers=count, prefetch_factor=factor)
             if scale != 1.0:
                 setting = setting.at(step_s=step_s * scale)
-            found = predict(profile, setting)
+            found = as_counted(predict(profile, setting), done.evidence)
             points.append(
                 WhatIfPoint(
                     settings={

@@ -8,7 +8,7 @@ from ioprobe.diagnosis.advice import advise, find_setting, headroom
 from ioprobe.diagnosis.costs import stage_table
 from ioprobe.diagnosis.evidence import Evidence, gather
 from ioprobe.diagnosis.ladder import build_ladder
-from ioprobe.diagnosis.modelled import profile_of
+from ioprobe.diagnosis.modelled import as_counted, profile_of
 from ioprobe.diagnosis.recordings import diagnose_recording
 from ioprobe.diagnosis.types import Advice, Diagnosis, StageCost, StallShare, Verdict
 from ioprobe.diagnosis.utilization import step_utilization, utilization_sentence
@@ -51,7 +51,7 @@ def diagnose(run: Run) -> Finished:
     here = best.current if best is not None else searched
     if here is None and profile is not None and evidence.step is not None and not doubt:
         here = predict(profile, profile.current)
-    predicted = _predicted(evidence, here)
+    predicted = as_counted(here, evidence).stall_share if here is not None else None
     diagnosis = Diagnosis(
         verdict=verdict,
         limiting_stage=limit,
@@ -80,24 +80,12 @@ def _profile(run: Run, evidence: Evidence) -> Profile | None:
         return None  # too little data to model; the report then goes without predictions
 
 
-def _predicted(e: Evidence, here: Prediction | None) -> Estimate | None:
-    if here is None:
-        return None
-    if e.loop is not None and e.loop.whole_epochs and here.epoch_stall_share is not None:
-        half = max(0.02, (here.stall_share.high - here.stall_share.low) / 2)
-        value = here.epoch_stall_share
-        return Estimate(value, max(0.0, value - half), min(1.0, value + half), here.stall_share.n)
-    return here.stall_share
-
-
 def _doubt(e: Evidence, here: Prediction | None) -> str:
     """Say so where the model, calibrated from the loader alone, is far from the measured loop; '' where it is near."""
     if e.loop is None or here is None:
         return ""
     seen = e.loop.samples_per_s
-    said = here.samples_per_s.value
-    if e.loop.whole_epochs and here.epoch_samples_per_s is not None:
-        said = here.epoch_samples_per_s
+    said = as_counted(here, e).samples_per_s.value
     if 0.7 * seen.value <= said <= 1.4 * seen.value or seen.low <= said <= seen.high:
         return ""
     return (

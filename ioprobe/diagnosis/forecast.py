@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.diagnosis.evidence import gather
-from ioprobe.diagnosis.modelled import profile_of
+from ioprobe.diagnosis.modelled import as_counted, profile_of
 from ioprobe.diagnosis.steady import steady
 from ioprobe.model.predict import doubts, predict
 from ioprobe.model.profile import Prediction, Profile, Setting
@@ -24,7 +24,9 @@ class ForecastPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: dict[str, Any]
     samples_per_s: Estimate
+    """Loader and step coupled [samples/s]."""
     stall_share: Estimate
+    """Time blocked for the next batch over wall [fraction]."""
     loader_samples_per_s: Estimate
     """The loader alone, drained [samples/s]."""
     epoch_samples_per_s: float | None = None
@@ -49,6 +51,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     target: str
     unit: str = "samples"
+    counted: str = "steady state"
+    """Of ``samples_per_s`` and ``stall_share``: ``steady state``, or ``whole epochs`` where the loop saw some."""
     current: ForecastPoint
     points: list[ForecastPoint]
     """What was asked, in its order."""
@@ -72,17 +76,25 @@ def forecast(run: Run, pairs: list[str], *, name: str = "") -> Forecast:
         MeasureError: the run cannot be calibrated from.
     """
     asked = parse_changes(pairs)
-    profile = profile_of(run, gather(run))
+    evidence = gather(run)
+    profile = profile_of(run, evidence)
     settings = settings_for(profile, asked) if asked else []
-    points = [point(predict(profile, s), profile, run, asked) for s in settings]
-    curve = _curve(profile, settings[0] if settings else profile.current)
+
+    def at(setting: Setting) -> ForecastPoint:
+        return point(as_counted(predict(profile, setting), evidence), profile, run, asked)
+
+    current, points = at(profile.current), [at(s) for s in settings]
+    curve = [at(s) for s in _curve(profile, settings[0] if settings else profile.current)]
+    whole = evidence.loop is not None and evidence.loop.whole_epochs > 0
+    known = any(p.epoch_samples_per_s is not None for p in (current, *points, *curve))
     return Forecast(
         run=name,
         target=run.workload.target,
         unit=run.workload.unit,
-        current=point(predict(profile, profile.current), profile, run, asked),
+        counted="whole epochs" if whole and known else "steady state",
+        current=current,
         points=points,
-        curve=[point(predict(profile, s), profile, run, asked) for s in curve],
+        curve=curve,
         calibrated_from=profile.n,
         caveats=_caveats([*run.caveats, *(c for s in settings for c in doubts(profile, s))]),
     )

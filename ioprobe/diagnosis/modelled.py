@@ -6,8 +6,12 @@ from dataclasses import replace
 
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.model.calibrate import calibrate
-from ioprobe.model.profile import Profile
+from ioprobe.model.profile import Prediction, Profile
 from ioprobe.run import Run
+from ioprobe.stats import Estimate
+
+LEAST_HALFWIDTH = 0.02
+"""Of a stall share over whole epochs [fraction]: what epochs begin with is known from few edges."""
 
 
 def profile_of(run: Run, evidence: Evidence) -> Profile:
@@ -21,6 +25,25 @@ def profile_of(run: Run, evidence: Evidence) -> Profile:
         return profile
     return replace(
         profile, inline_s=evidence.inline_share() * evidence.alone.cycle_s, beside_step_s=_beside_step_s(evidence)
+    )
+
+
+def as_counted(found: Prediction, evidence: Evidence) -> Prediction:
+    """Return a prediction with its rate and its stall share over what the loop was seen over: whole epochs or not.
+
+    Where whole epochs were measured, their edges are in the measured figures and so belong into the predicted ones.
+    A prediction without figures of epochs keeps its steady ones: edges cost it nothing, or the epoch is so long that
+    they hardly count, or its length is not known.
+    """
+    rate, stall = found.epoch_samples_per_s, found.epoch_stall_share
+    if evidence.loop is None or not evidence.loop.whole_epochs or rate is None or stall is None:
+        return found
+    steady = found.samples_per_s
+    half = max(LEAST_HALFWIDTH, (found.stall_share.high - found.stall_share.low) / 2)
+    return replace(
+        found,
+        samples_per_s=steady.scaled(rate / steady.value) if steady.value > 0 else steady,
+        stall_share=Estimate(stall, max(0.0, stall - half), min(1.0, stall + half), found.stall_share.n),
     )
 
 

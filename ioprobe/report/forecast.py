@@ -28,6 +28,10 @@ def render_text(found: Forecast, *, width: int = 80, color: bool = False, unicod
     sheet = Sheet(width=max(60, width), color=color, unicode=unicode)
     sheet.title("PREDICTED", "bold", f"from {found.calibrated_from} measured batches of {found.target or found.run}")
     sheet.paragraph("Nothing was executed. Intervals are 90%: the calibration's spread and the model's known error.")
+    if found.counted == "whole epochs":
+        sheet.paragraph(
+            "Rates and waits are of whole epochs, as the loop was measured; p95 waits are between their edges."
+        )
     if found.points:
         sheet.heading("What was asked")
         point_table(sheet, [found.current, *found.points], found.unit, ["now", *[""] * len(found.points)])
