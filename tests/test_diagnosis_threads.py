@@ -58,3 +58,10 @@ def test_waiting_for_a_future_of_a_prefetching_thread_hides_the_step() -> None:
     predicted = diagnose(run).diagnosis.stall_share.predicted
     assert predicted is not None
     assert predicted.value == pytest.approx(1 - 12 / 24, abs=0.02)
+
+
+@pytest.mark.parametrize(("other_cpu_s", "crowds"), [(0.0006, False), (0.04, True)])
+def test_threads_that_compute_for_microseconds_crowd_nobody_out(other_cpu_s: float, crowds: bool) -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.03, cpu_s=0.0005, runq_s=0.02, other_cpu_s=other_cpu_s)
+    run = make_run(loop_wait_s=0.02, step_s=0.005, loader_cycle_s=0.025, worker=rows, stages=[stacks(read=100)])
+    assert ("IO107" in [a.code for a in diagnose(run).advice]) is crowds

@@ -16,6 +16,8 @@ from ioprobe.run import Limit, Run
 from ioprobe.stats import Estimate
 from ioprobe.units import format_share
 
+_NOT_THE_STAGE = {"lock", "transport", "sampler", "pin-thread", "inline", "idle-workers"}
+"""Findings after which advice about the limiting stage itself would lead away from the cause."""
 _DEEPER = (4, 6, 8, 12, 16, 32)
 _WORTH = 0.02
 
@@ -76,10 +78,10 @@ def advise(
         if advice is not None and (finding.misconfigured or verdict is not Verdict.UNDECIDED):
             found.append(advice)
             told.add(finding.code)
-    worth = best is not None and (best.action == "change" or _saves(best))
+    worth = best is not None and (best.action == "change" or (_saves(best) and not _unequal_shards(evidence, told)))
     if best is not None and worth and not any(a.settings for a in found):
         found.append(_settings(evidence, best))
-    if limit in FOR_LIMIT and limit is not None and not told & {"lock", "transport", "sampler", "pin-thread", "inline"}:
+    if limit in FOR_LIMIT and limit is not None and not told & _NOT_THE_STAGE:
         found.append(_for_limit(limit, profile, best))
     if not found and verdict is Verdict.BALANCED:
         found.append(_leave_it(evidence, verdict))
@@ -94,6 +96,11 @@ def _saves(best: SearchResult) -> bool:
     """Whether fewer workers would spare enough to be worth a change."""
     now, then = best.current.setting.num_workers, best.recommended.num_workers
     return best.action == "fewer-workers" and then >= 1 and now - then >= 2
+
+
+def _unequal_shards(e: Evidence, told: set[str]) -> bool:
+    """Whether all workers have data, but not equally much: once they have, fewer of them are no longer as fast."""
+    return "idle-workers" in told and e.costs is not None and e.costs.delivering >= e.workers
 
 
 def _worth(advice: Advice) -> bool:
@@ -218,6 +225,10 @@ def _setting_for(
         target = now.at(persistent_workers=True)
         if finding.limit is Limit.OVERSUBSCRIPTION:
             target = target.at(num_workers=max(1, int(e.cores)))
+        then = predict(profile, target)
+        if here.epoch_samples_per_s and then.epoch_samples_per_s:
+            return changes(target, now), gain_of(then, here)
+        # What an epoch costs without new workers is not known: all but a rest of the edges is won.
         share = e.loop.edge_share if e.loop else 0.0
         least = 1 / max(0.05, 1 - share) - 1
         return changes(target, now), Estimate(least, 0.5 * least, 1.2 * least, here.samples_per_s.n)

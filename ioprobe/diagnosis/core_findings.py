@@ -7,6 +7,9 @@ from ioprobe.diagnosis.finding import Finding
 from ioprobe.run import Limit
 from ioprobe.units import format_seconds, format_share
 
+LEAST_POOL = 0.1
+"""CPU of a worker's other threads over the time it takes for a batch, below which they crowd nobody out [fraction]."""
+
 
 def thread_pools(e: Evidence) -> Finding | None:
     """Workers each run a thread pool, and the pools crowd each other out."""
@@ -16,8 +19,9 @@ def thread_pools(e: Evidence) -> Finding | None:
     feeder = (costs.feeder_share or 0.0) * costs.busy_s / max(1e-9, 1 - costs.idle_share)
     pooled = costs.other_cpu_s - min(costs.other_cpu_s, feeder)
     share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
-    if share < 0.25 or costs.runq_share < 0.1 or pooled < 0.3 * costs.cpu_s:
+    if share < 0.25 or costs.runq_share < 0.1 or pooled < max(0.3 * costs.cpu_s, LEAST_POOL * costs.busy_s):
         return None
+    pools = "1 worker runs" if e.workers == 1 else f"{e.workers} workers each run"
     return Finding(
         "thread-pools",
         Limit.OVERSUBSCRIPTION,
@@ -25,7 +29,7 @@ def thread_pools(e: Evidence) -> Finding | None:
         min(0.95, 0.6 + share / 2),
         f"other threads inside the workers use {format_seconds(pooled)} of CPU a batch beside "
         f"{format_seconds(costs.cpu_s)} of the worker itself, and wait {format_share(costs.runq_share)} of the time "
-        f"for one of {e.cores:g} cores: {e.workers} workers each run a thread pool",
+        f"for one of {e.cores:g} cores: {pools} a thread pool",
     )
 
 

@@ -26,7 +26,7 @@ FOR_FINDING: dict[str, RemedyText] = {
     ),
     "idle-workers": RemedyText(
         "IO301",
-        "write at least as many shards as workers times ranks (reshard), or resample shards",
+        "write shards of equal size, at least as many as workers times ranks (reshard), or resample shards",
         "the measurement saw only the beginning of a stream whose later shards are spread better",
     ),
     "respawn": RemedyText(
