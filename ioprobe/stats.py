@@ -120,6 +120,24 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike, confidence: float = CONF
     return Estimate(value, value - half, value + half, int(top.size))
 
 
+def quotient(numerator: Estimate, denominator: Estimate) -> Estimate:
+    """Return one estimate over another, its interval as wide to either side as a factor.
+
+    A symmetric interval around a tenfold gain of unsteady rates would hold zero, which no quotient of rates is near.
+
+    Raises:
+        ValueError: the denominator is not positive.
+
+    >>> quotient(Estimate(10, 8, 12, 9), Estimate(2, 2, 2, 9))
+    Estimate(value=5.0, low=4.166666666666667, high=6.0, n=9)
+    """
+    if denominator.value <= 0:
+        raise ValueError("the denominator is not positive")
+    value = numerator.value / denominator.value
+    factor = 1 + math.hypot(numerator.relative_halfwidth, denominator.relative_halfwidth)
+    return Estimate(value, value / factor, value * factor, min(numerator.n, denominator.n))
+
+
 def steady_start(values: ArrayLike, at_most: float = 0.5) -> int:
     """Return how many leading values are warm-up, by the marginal standard error rule (MSER-5).
 

@@ -28,7 +28,7 @@ from ioprobe.diagnosis.utilization import step_utilization
 from ioprobe.model.predict import predict
 from ioprobe.model.search import most_workers
 from ioprobe.run import LoaderRun, LoaderSettings, Run
-from ioprobe.stats import Estimate
+from ioprobe.stats import Estimate, quotient
 
 _BINS = 2000
 _MOST_POINTS = 72
@@ -109,10 +109,8 @@ def _verified(advice: Advice, run: Run, done: Finished) -> Advice:
         seen = steady(measured)
         if seen is None:
             continue
-        new, old = seen.samples_per_s, base.samples_per_s
-        spread = math.hypot(new.relative_halfwidth, old.relative_halfwidth)
-        ratio = new.value / old.value
-        gain = Estimate(ratio - 1, ratio * (1 - spread) - 1, ratio * (1 + spread) - 1, seen.n)
+        over = quotient(seen.samples_per_s, base.samples_per_s)
+        gain = Estimate(over.value - 1, over.low - 1, over.high - 1, seen.n)
         return msgspec.structs.replace(advice, verified=gain)
     return advice
 

@@ -132,4 +132,4 @@ def gain_between(new: list[Estimate], old: list[Estimate]) -> Estimate | None:
     if count >= 3:
         pairs = bootstrap_ratio([rate.value for rate in new[-count:]], [rate.value for rate in old[-count:]])
         wide = max((pairs.high - pairs.low) / 2 / value, 0.3 * wide)
-    return Estimate(value - 1, value * (1 - wide) - 1, value * (1 + wide) - 1, count)
+    return Estimate(value - 1, value / (1 + wide) - 1, value * (1 + wide) - 1, count)
