@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,23 @@ def test_the_kernels_view_is_counted_for_each_process(tmp_path: Path) -> None:
     assert [(p.role, p.window_s) for p in loads.values()] == [("main", 2.0), ("worker", 2.0), ("worker", 1.0)]
     assert (loads[11].read_bytes, loads[11].read_ops, loads[11].device_read_bytes) == (4000, 4, 400)
     assert loads[11].states == {"do_sys_poll": 3}
+    assert (meter.crew(10), meter.crew(11)) == (2, None)
+
+
+def test_workers_that_start_again_are_counted_as_many_as_live_at_a_time(tmp_path: Path) -> None:
+    proc(tmp_path, 10, 1, "python train.py")
+    now_s = [0.0]
+    meter = ProcessMeter(10, tmp_path, every_s=0.5, clock=lambda: now_s[0])
+    for epoch in range(4):
+        for worker in (0, 1):
+            proc(tmp_path, 20 + 2 * epoch + worker, 10, "python train.py", name="pt_data_worker")
+        for _ in range(2):
+            assert meter.look()
+            now_s[0] += 2.0
+        for worker in (0, 1):
+            shutil.rmtree(tmp_path / f"proc/{20 + 2 * epoch + worker}")
+    assert len([p for p in meter.loads() if p.role == "worker"]) == 8
+    assert meter.crew(10) == 2
 
 
 # What is allowed, and how much to trust it

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+import msgspec
+
 from ioprobe import __version__
 from ioprobe.instrument.stages import Rule, classify
 from ioprobe.live.processes import ProcessMeter, Roles, Size, job_pids, roles, size_of
@@ -109,13 +111,13 @@ def attach(
     else:
         while watch() and time.monotonic() - began < seconds:
             time.sleep(0.05)
-    return _build(found, recording, meter.loads(), load.stop(), host, seconds, extra_rules, command)
+    return _build(found, recording, meter, load.stop(), host, seconds, extra_rules, command)
 
 
 def _build(
     found: Roles,
     recording: Recording | None,
-    loads: list[ProcessLoad],
+    meter: ProcessMeter,
     load: HostLoad | None,
     host: Host,
     seconds: float,
@@ -126,7 +128,7 @@ def _build(
     target = next((" ".join(p.command) for p in found.mains if p.command), f"process {found.root}")
     seen = jobs((with_calls(s) for s in recording.stacks), extra_rules) if recording is not None else []
     runs = []
-    for rank, loader in enumerate(_loaders(found, seen, loads, recording)):
+    for rank, loader in enumerate(_loaders(found, seen, meter, recording)):
         loader.load = load
         run = Run(
             kind="attach",
@@ -140,6 +142,7 @@ def _build(
         main = next((s for s in loader.stacks if s.role == "main"), None)
         if recording is not None:
             run.caveats += confidence(recording, seconds, main.samples if main else 0)
+        run.caveats += _restarts(loader)
         runs.append(run)
     for run in runs:
         run.world_size = len(runs)
@@ -150,13 +153,27 @@ def _build(
     return Attached(first, [e for job in seen for e in job.explained])
 
 
-def _loaders(found: Roles, seen: list[Job], loads: list[ProcessLoad], recording: Recording | None) -> list[LoaderRun]:
+def _restarts(loader: LoaderRun) -> list[Caveat]:
+    """Say it where workers came and went: what starts anew with each epoch is waited for."""
+    ever = sum(1 for p in loader.processes if p.role == "worker")
+    now = loader.settings.num_workers if loader.settings is not None else 0
+    if not now or ever < 2 * now:
+        return []
+    text = f"{ever} different workers were seen, {now} at a time: workers start again, most likely with each epoch"
+    return [Caveat("workers-restart", text, "set persistent_workers=True if that happens every few seconds or minutes")]
+
+
+def _loaders(found: Roles, seen: list[Job], meter: ProcessMeter, recording: Recording | None) -> list[LoaderRun]:
     """Return one measurement for each rank, with the kernel's view of its own processes."""
+    loads = meter.loads()
     if recording is not None and seen:
         made = [(job.pid, loader_run(job, recording.wall_s)) for job in seen]
     else:
         made = [(p.pid, _bare(found, p.pid, loads)) for p in found.mains]
     for pid, loader in made:
+        crew = meter.crew(pid) if pid is not None else None
+        if crew is not None and loader.settings is not None and crew < loader.settings.num_workers:
+            loader.settings = msgspec.structs.replace(loader.settings, num_workers=crew)
         loader.processes = [p for p in loads if p.pid == pid or found.workers.get(p.pid) == pid or len(made) == 1]
     return [loader for _, loader in made]
 

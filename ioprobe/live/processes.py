@@ -219,6 +219,7 @@ class ProcessMeter:
         self._pid, self._every_s, self._clock = pid, every_s, clock
         self._root = root
         self._seen: dict[tuple[int, int], _Seen] = {}
+        self._crews: dict[int, Counter[int]] = {}
         self._tree: Roles | None = None
         self._tree_due_s = self._due_s = 0.0
 
@@ -235,14 +236,26 @@ class ProcessMeter:
                 return False
             # It reads a file or two of each process of the machine: rarely, where there are many.
             self._tree_due_s = now + max(_TREE_S, _TREE_COST * (self._clock() - now))
-        for pid, role in [(p.pid, "main") for p in self._tree.mains] + [(w, "worker") for w in self._tree.workers]:
-            self._look_at(pid, role, now)
+        for main in self._tree.mains:
+            self._look_at(main.pid, "main", now)
+        living = Counter(main for pid, main in self._tree.workers.items() if self._look_at(pid, "worker", now))
+        for owner, count in living.items():
+            self._crews.setdefault(owner, Counter())[count] += 1
         return True
 
-    def _look_at(self, pid: int, role: str, now: float) -> None:
+    def crew(self, pid: int) -> int | None:
+        """Return how many workers a main process has at a time; None where none was seen.
+
+        Where each epoch starts new ones there are fewer than ever lived, and for a moment the old beside the new.
+        """
+        counts = self._crews.get(pid)
+        return counts.most_common(1)[0][0] if counts else None
+
+    def _look_at(self, pid: int, role: str, now: float) -> bool:
+        """Take in what a process has done; False when it is gone."""
         found = _stat(pid, self._root)
         if found is None:
-            return
+            return False
         started, cpu_s, state = found
         io = _io(pid, self._root)
         seen = self._seen.get((pid, started))
@@ -250,6 +263,7 @@ class ProcessMeter:
             seen = self._seen[pid, started] = _Seen(role, now, cpu_s, io)
         seen.last_s, seen.last_cpu_s, seen.last_io = now, cpu_s, io
         seen.states[_channel(pid, state, self._root)] += 1
+        return True
 
     def loads(self) -> list[ProcessLoad]:
         """Return what was seen of each process that was looked at twice or more."""
