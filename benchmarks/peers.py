@@ -82,7 +82,12 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True, help="folder that keeps every row measured")
     parser.add_argument("--only", default=",".join(PEERS), help="peers, by comma")
     parser.add_argument("--pipelines", default=",".join(peers_loadtune.PIPELINES), help="for loadtune, by comma")
-    parser.add_argument("--megabytes", type=int, default=1000, help="size of the trace for HolisticTraceAnalysis")
+    parser.add_argument(
+        "--megabytes",
+        type=int,
+        default=200,
+        help="size of the trace for HolisticTraceAnalysis, which takes minutes for 1000",
+    )
     parser.add_argument("--limit", type=float, default=float("inf"), help="begin nothing after so many seconds")
     parser.add_argument("--seconds", type=float, default=400.0, help="bound of any single command")
     options = parser.parse_args()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -82,11 +85,27 @@ def run(command: Sequence[Any], seconds: float, **more: Any) -> tuple[str, float
     words = [str(word) for word in command]
     name = Path(words[0]).name
     began = time.monotonic()
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **more
+    )
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False, **more)
+        out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         raise Skipped(f"{name} took longer than {seconds:.0f} s") from None
-    if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        raise Skipped(f"{name} ended with exit code {done.returncode}: {last[:200]}")
-    return done.stdout, time.monotonic() - began
+    finally:
+        _end(process)
+    if process.returncode:
+        last = (errors.strip() or out.strip() or "no output").splitlines()[-1]
+        raise Skipped(f"{name} ended with exit code {process.returncode}: {last[:200]}")
+    return out, time.monotonic() - began
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a command that still runs, with all that it started: asked first, so that it removes its files."""
+    if process.poll() is not None:
+        return
+    for how in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=10)
