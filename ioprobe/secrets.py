@@ -54,7 +54,11 @@ def is_secret(name: str) -> bool:
 
     >>> is_secret("AWS_SECRET_ACCESS_KEY"), is_secret("--hf-token"), is_secret("max_tokens"), is_secret("TOKEN_FILE")
     (True, True, False, False)
+    >>> is_secret("MY_PWD"), is_secret("PWD")  # a shell's PWD is the folder it stands in
+    (True, False)
     """
+    if name == "PWD":
+        return False
     name = name.lstrip("-").replace("-", "_")
     return _NAME.search(name) is not None and _PLACE.search(name) is None
 

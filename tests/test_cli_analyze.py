@@ -129,8 +129,35 @@ def test_a_hanging_factory_is_ended_and_its_line_named(tmp_path: Path) -> None:
 def test_a_worker_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     result = analyze(tmp_path, "worker_hangs", "--timeout", "5")
     assert result.returncode == 2
-    assert "no progress for 5 s" in result.stderr
+    assert "no progress for 5 s; a worker stands still (" in result.stderr
+    assert result.stderr.count("faults.py:") == 1
     assert not left_behind(tmp_path)
+
+
+def test_a_step_that_was_given_is_named_where_the_loader_failed_before_it(tmp_path: Path) -> None:
+    command = ["analyze", f"{FAULTS}:sample_raises", "--step-ms", "5", "--seconds", "3", "-o", "out"]
+    assert run(tmp_path, *command).returncode == 2
+    said = next(c.text for c in load(tmp_path / "out").caveats if c.code == "step-given")
+    assert said.endswith("emulated, --step-ms 5")
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "hint"),
+    [
+        ("gone.py:make", "(HERE/gone.py:1)", "python gone.py"),
+        ("gone:make", "(HERE/gone.py:1)", "python -c 'import gone'"),
+        ("gone.py", "no function of it is named", "gone.py:FUNCTION"),
+    ],
+)
+def test_code_that_cannot_be_imported_is_told_with_its_place_and_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, error: str, hint: str
+) -> None:
+    monkeypatch.setenv("PWD", str(tmp_path))  # as a shell does; it is no password
+    (tmp_path / "gone.py").write_text("import no_such_module_at_all\n")
+    told = run(tmp_path, "analyze", target, "--seconds", "3", "-o", "out").stderr.splitlines()
+    assert error.replace("HERE", str(tmp_path)) in told[0]
+    assert told[1].startswith("Hint: ")
+    assert told[1].endswith(hint)
 
 
 def test_a_killed_worker_is_a_verdict_about_memory_and_leaves_no_files(

@@ -17,6 +17,12 @@ from ioprobe.report.tuning import render_markdown, render_text
 from ioprobe.stats import Estimate
 from ioprobe_cli.main import run as ioprobe
 
+
+def test_the_seconds_of_other_commands_are_called_budget_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ioprobe(["tune", "train.py:make_loader", "--seconds", "15"]) == 2
+    assert "--budget" in capsys.readouterr().err.splitlines()[-1]
+
+
 WAITING = Path(__file__).parents[1] / "fixtures" / "pipelines" / "waiting.py"
 
 

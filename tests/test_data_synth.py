@@ -274,12 +274,30 @@ def test_a_full_disk_gives_one_line_and_leaves_no_half_shard(
         synthesize(spec, str(tmp_path / "d"), workers=workers)
     assert "no space left on device" in caught.value.message
     assert "\n" not in caught.value.message
-    assert "finished shards are kept" in caught.value.hint
+    there = sorted(p.name for p in (tmp_path / "d").iterdir())
+    assert ("not written again" in caught.value.hint) == (len(there) > 1)
+    assert MANIFEST in there or not there
     assert not [p for p in (tmp_path / "d").iterdir() if p.name.startswith(".tmp-")]
     monkeypatch.undo()
     synthesize(spec, str(tmp_path / "d"), workers=0)
     synthesize(spec, str(tmp_path / "good"), workers=0)
     assert digest(tmp_path / "d") == digest(tmp_path / "good")
+
+
+def test_a_disk_that_is_full_at_the_first_shard_leaves_nothing_and_promises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: FolderStore, name: str, fill: Any, *, stable: bool = False) -> int:
+        if name != MANIFEST:
+            raise folder._fail(name, OSError(errno.ENOSPC, "No space left on device"))
+        return put(folder, name, fill, stable=stable)
+
+    put = FolderStore.put
+    monkeypatch.setattr(FolderStore, "put", full)
+    with pytest.raises(OutputError) as caught:
+        synthesize(Spec(samples=4, shard_samples=2, image_size=(16, 16)), str(tmp_path / "d"), workers=0)
+    assert caught.value.hint == "free some space or choose another place"
+    assert list((tmp_path / "d").iterdir()) == []
 
 
 @pytest.mark.root

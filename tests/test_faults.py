@@ -206,16 +206,19 @@ def test_a_full_shared_memory_is_a_verdict_about_it(tmp_path: Path) -> None:
 
 @LIMITS
 @pytest.mark.root
-def test_a_disk_that_is_full_when_the_report_is_written_costs_neither_report_nor_what_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "measured"), [("64k", False), ("136k", True)])
+def test_a_full_disk_is_told_before_measuring_and_one_that_fills_up_costs_no_report(
+    tmp_path: Path, size: str, measured: bool
+) -> None:
     (tmp_path / "out").mkdir()
     command = f"{sys.executable} -m ioprobe_cli loader {FAULTS}:healthy --seconds 3 -o out/run"
     script = (
-        f"mount -t tmpfs -o size=64k tmpfs out; head -c 61440 /dev/zero > out/full; {command} && exit 9 || code=$?; "
+        f"mount -t tmpfs -o size={size} tmpfs out; head -c 61440 /dev/zero > out/full; {command} && exit 9 || code=$?; "
     )
     ended = _in_own_mounts(tmp_path, script + "ls -A out/run >&2; exit $code")
     assert ended.returncode == 2
-    assert "Ladder" in ended.stdout
-    assert "Error: cannot write 'out/run/" in ended.stderr
+    assert ("Ladder" in ended.stdout) == measured
+    assert f"Error: cannot write {'' if measured else 'to '}'out/run" in ended.stderr
     assert "No space left on device" in ended.stderr
     assert ".tmp" not in ended.stderr
     assert "Traceback" not in ended.stderr

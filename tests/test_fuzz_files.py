@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_runs import make_run, stacks, worker_batches
 
 from ioprobe.config import load_config, parse_config
-from ioprobe.errors import ConfigError
+from ioprobe.errors import ConfigError, RunFileError
 from ioprobe.run import Caveat, DatasetFacts, Failure, Partition, StorageJob, dumps, loads
 
 
@@ -98,6 +98,12 @@ def test_a_changed_run_file_is_used_or_refused_in_one_line(place: Path, use: lis
 @given(damaged(dumps(loads(json.dumps(TREE).encode()))))
 def test_a_damaged_run_file_is_read_or_refused_in_one_line(data: bytes) -> None:
     refused_or_read(lambda: loads(data))
+
+
+@pytest.mark.parametrize(("size", "fault"), [(0, "is empty"), (300, "is cut off")])
+def test_a_run_file_that_was_not_written_to_its_end_is_called_so(size: int, fault: str) -> None:
+    with pytest.raises(RunFileError, match=f"run file 'a.json' {fault}"):
+        loads(json.dumps(TREE).encode()[:size], "a.json")
 
 
 def test_a_run_file_of_another_kind_of_bytes_is_refused(place: Path) -> None:

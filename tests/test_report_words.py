@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
+import report_examples as examples
+from msgspec.structs import replace
 
-from ioprobe.diagnosis.types import Advice
-from ioprobe.report import bars, words
+from ioprobe.diagnosis.types import Advice, Report, Verdict
+from ioprobe.report import bars, html, markdown, terminal, words
 from ioprobe.stats import Estimate, exact
 
 
@@ -82,3 +85,12 @@ def test_every_judgement_has_a_sentence() -> None:
     assert words.judgement(wide) == "wide"
     for word in ("less", "more", "noise", "wide", "held"):
         assert words.JUDGEMENTS[word]
+
+
+@pytest.mark.parametrize("render", [terminal.render, markdown.render, html.render])
+def test_a_loader_alone_without_a_verdict_is_headed_as_what_it_is(render: Callable[[Report], str]) -> None:
+    report = examples.plain()
+    assert (report.kind, report.diagnosis.verdict) == ("loader", Verdict.UNDECIDED)
+    assert "drained alone" in render(report)
+    assert "the measurement cannot carry a verdict" not in render(report)
+    assert "the measurement cannot carry a verdict" in render(replace(report, kind="analyze"))

@@ -90,7 +90,10 @@ def test_an_ending_in_any_phase_of_an_analysis_is_130_and_leaves_nothing(
 ) -> None:
     _signal_when(monkeypatch, words, number)
     code = run(["analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step", "--seconds", "3", "-o", "out"])
-    assert (code, "Interrupted" in capsys.readouterr().err) == (130, True)
+    said = capsys.readouterr().err
+    assert (code, "Interrupted" in said) == (130, True)
+    if words == "diagnosing":
+        assert "kept in 'out/run.json'" in said
     if kept:
         saved = load("out")
         assert saved.loaders

@@ -351,7 +351,7 @@ def test_an_output_without_floats_cannot_be_trained_on() -> None:
     ("name", "fault"),
     [
         ("make_nothing", "returned nothing; expected a callable"),
-        ("make_number", "returned a int"),
+        ("make_number", "returned an object of type int"),
         ("make_error", r"raised: KeyError: 'learning_rate' \(.*steps_here.py:16\)"),
         ("absent", "has no function 'absent'"),
     ],

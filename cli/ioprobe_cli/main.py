@@ -15,10 +15,11 @@ from ioprobe.errors import IoprobeError
 from ioprobe_cli import commands
 from ioprobe_cli.endings import endings_interrupt
 from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_NO_VERDICT
-from ioprobe_cli.output import one_line, remove_empty_folders
+from ioprobe_cli.output import kept_runs, one_line, remove_empty_folders
 
-EPILOG = """Exit codes: 0 passed; 1 a budget or a rule failed; 2 no verdict (usage, unreadable input,
-undecided where a verdict was required, crash); 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
+EPILOG = """Exit codes: 0 passed; 1 a budget or a rule failed; 2 no verdict (usage, unreadable input, the code under
+test broke, 'check' or 'compare' undecided, crash); 130 interrupted (Ctrl-C, SIGTERM, SIGHUP). 'run' ends with the exit
+code of its command.
 """
 
 
@@ -128,7 +129,8 @@ def _run(argv: list[str] | None) -> int:
     except click.exceptions.Exit as end:
         return int(end.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("Interrupted.", err=True)
+        kept = "".join(f" What was measured is kept in '{path}'." for path in kept_runs())
+        click.echo(one_line(f"Interrupted.{kept}"), err=True)
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show(file=sys.stderr)

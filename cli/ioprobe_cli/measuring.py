@@ -96,7 +96,6 @@ def exit_code(run: Run) -> int:
 def _say_failed(failure: Failure) -> None:
     from ioprobe_cli.output import one_line
 
-    place = f" ({failure.where})" if failure.where and failure.where not in failure.message else ""
-    click.echo(one_line(f"Error: the {failure.phase} failed: {failure.message}{place}"), err=True)
+    click.echo(one_line(f"Error: the {failure.phase} failed: {failure.sentence}"), err=True)
     if failure.hint:
         click.echo(one_line(f"Hint: {failure.hint}"), err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,8 +70,34 @@ def new_run_folder(kind: str, created_at: str, output: Path | None = None) -> Pa
         output: What the user asked for; taken as it is while it holds no ``run.json``.
 
     Raises:
-        OutputError: the folder cannot be made, or holds a run already.
+        OutputError: the folder cannot be made or written to, or holds a run already.
     """
+    folder = _new_folder(kind, created_at, output)
+    _run_folders.append(folder)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:  # a full disk is better known before the measurement
+            probe.write(os.urandom(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to '{folder}': {error.strerror}",
+            hint="free some space, or choose another place with --output",
+        ) from None
+    return folder
+
+
+_PROBE_BYTES = 64 << 10
+"""About the size of a run file and its page."""
+_run_folders: list[Path] = []
+
+
+def kept_runs() -> list[Path]:
+    """Return the run files that this process wrote into its folders."""
+    return [path for folder in _run_folders if (path := folder / "run.json").is_file()]
+
+
+def _new_folder(kind: str, created_at: str, output: Path | None) -> Path:
     try:
         if output is not None:
             if not output.exists():

@@ -52,9 +52,11 @@ def analyze(request: Request, *, progress: Progress | None = None, keep: Callabl
     except KeyboardInterrupt:
         session.interrupted()
     finally:
-        session.supervisor.end()
-        if keep is not None and (run.loaders or run.failures):
-            keep(run)
+        try:
+            session.supervisor.end()
+        finally:  # an impatient second Ctrl-C
+            if keep is not None and (run.loaders or run.failures):
+                keep(run)
     run.caveats += caveats(run)
     return run
 
@@ -189,6 +191,9 @@ class Session:
                 run.step = describe_step(self.supervisor.step(command), request)
             except IoprobeError as error:
                 run.failures.append(Failure(phase="step", kind="exception", message=error.message, hint=error.hint))
+        elif run.loaders and request.step is None and request.has_step:
+            text = f"the loader failed before the step that was given could run: {request.step_source}"
+            run.caveats.append(Caveat("step-given", text))
         if "loader" in request.phases and not self._is_broken():
             repeats = run.facts.kind == "iterable"
             run.loaders.append(self._loader("loader", coupled=False, repeats=repeats))
@@ -299,7 +304,7 @@ class Session:
 
     def interrupted(self) -> None:
         """Keep what was measured."""
-        text = f"interrupted while measuring {_WORDS[self.phase]}"
+        text = f"interrupted while {'' if self.phase == 'load' else 'measuring '}{_WORDS[self.phase]}"
         self.cut_short(Failure(phase=self.phase, kind="interrupted", message=text))
 
     def cut_short(self, failure: Failure) -> None:

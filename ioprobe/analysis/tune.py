@@ -176,7 +176,7 @@ class _Tuner:
     @staticmethod
     def _refuse(found: LoaderRun) -> None:
         if found.failure is not None:
-            raise MeasureError(f"cannot tune: {found.failure.message}", hint=found.failure.hint)
+            raise MeasureError(f"cannot tune: {found.failure.sentence}", hint=found.failure.hint)
 
     def _limits(self) -> Limits:
         limits = limits_of(self.run)
@@ -334,5 +334,5 @@ class _Tuner:
     def _failed(self, setting: Setting) -> str:
         for m in self.run.loaders:
             if m.failure is not None and m.settings is not None and m.settings.num_workers == setting.num_workers:
-                return m.failure.message
+                return m.failure.sentence
         return ""

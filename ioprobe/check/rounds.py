@@ -67,7 +67,7 @@ def _one(supervisor: Supervisor, load: protocol.Load, seconds: float) -> LoaderR
     result = supervisor.measure(protocol.Measure(coupled=coupled, seconds=seconds, least_s=seconds, precision=0.0))
     if result.failure is not None:
         raise MeasureError(
-            f"measuring '{shown(load.target)}' broke: {result.failure.message}",
+            f"measuring '{shown(load.target)}' broke: {result.failure.sentence}",
             hint=result.failure.hint or "run `ioprobe loader` on it",
         )
     result.begun_s = begun_s

@@ -162,7 +162,7 @@ class FolderStore:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return OutputError(
                 f"cannot write '{self.path / name}': {os.strerror(error.errno).lower()}",
-                hint="free some space or choose another place; finished shards are kept and not written again",
+                hint="free some space or choose another place",
             )
         return OutputError(
             f"cannot write '{self.path / name}': {error.strerror or error}", hint="choose another place to write to"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
@@ -150,11 +151,27 @@ def synthesize(
         from ioprobe.data.writers import write_shards
 
         prepare(spec)
-        write_shards(spec, url, dict(storage_options or {}), todo, finished, workers, store)
+        try:
+            write_shards(spec, url, dict(storage_options or {}), todo, finished, workers, store)
+        except OutputError as error:
+            raise _with_what_is_kept(error, store, names) from None
         if spec.format in INDEXED:
             _write_index(spec, store, names)
     _write_manifest(spec, store, [done[n] for n in range(spec.num_shards)])
     return Written(_pattern(url, spec), spec, spec.num_shards, kept, total)
+
+
+def _with_what_is_kept(error: OutputError, store: Store, names: list[str]) -> OutputError:
+    """Return the error with a word on the shards that are there; where there is none, nothing of ours stays."""
+    with suppress(OutputError):
+        there = {name.split("/")[0] for name in store.entries()}
+        kept = len(there & set(names))
+        if kept:
+            shards = "the finished shard is" if kept == 1 else f"the {kept} finished shards are"
+            note = f"{shards} kept and not written again"
+            return OutputError(error.message, hint=f"{error.hint}; {note}" if error.hint else note)
+        store.remove(MANIFEST)
+    return error
 
 
 def _write_index(spec: Spec, store: Store, names: list[str]) -> None:

@@ -205,6 +205,11 @@ def _choose(shards: tuple[Shard, ...], name: str, asked: str | None) -> tuple[st
             return by_content, shards
     listed = ", ".join(f"{n} x {s or 'no extension'}" for s, n in suffixes.most_common(8))
     known = ", ".join(f"{n} ({' '.join(s)})" for n, s in FORMATS.items() if n != "litdata")
+    if not found and name.endswith(".py"):
+        raise DataError(
+            f"'{name}' is Python code, and no function of it is named",
+            hint=f"name the one that makes the loader: {name}:FUNCTION",
+        )
     if len(found) > 1:
         raise DataError(f"'{name}' holds several formats: {listed}", hint="narrow the pattern, or pass --format")
     raise DataError(f"'{name}' holds no format that is known: found {listed}", hint=f"supported: {known}, litdata")

@@ -281,7 +281,7 @@ def _call_factory(factory: Callable[..., Any], target: str, options: dict[str, A
     except BaseException as error:
         raise as_target_error(error, f"the factory '{target}' raised") from None
     if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-        what = "nothing" if loader is None else f"a {type(loader).__name__}"
+        what = "nothing" if loader is None else f"an object of type {type(loader).__name__}"
         raise TargetError(
             f"the factory '{target}' returned {what}; expected a DataLoader or an iterable of batches",
             hint="return the loader from the function",

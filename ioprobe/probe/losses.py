@@ -63,8 +63,7 @@ def hang(phase: str, silence_s: float, found: protocol.Event | None) -> Failure:
     where = workers[0] if workers else found.text if found else ""
     what = {"factory": "the factory", "step": "the step"}.get(phase, "waiting for a batch")
     kind, hint = "hang", "raise --timeout if that is normal; 'ioprobe attach PID --dump' shows a live job's stacks"
-    stands = at(where, "a worker stands") if workers else at(where)
-    message = f"{what} showed no progress for {silence_s:.0f} s{stands}"
+    message = f"{what} showed no progress for {silence_s:.0f} s{'; a worker stands still' if workers else ''}"
     if workers and found and not found.batches and _NATIVE.search(workers[0]):
         kind = "fork-deadlock"
         message += ": no batch was ever delivered, as when a thread pool was in use before the workers were forked"
@@ -72,9 +71,9 @@ def hang(phase: str, silence_s: float, found: protocol.Event | None) -> Failure:
     return Failure(phase=phase, kind=kind, message=message, where=where, hint=hint)
 
 
-def at(where: str, subject: str = "it stands") -> str:
+def at(where: str) -> str:
     """Return '; it stands at where', or nothing where that is not known."""
-    return f"; {subject} at {where}" if where else ""
+    return f"; it stands at {where}" if where else ""
 
 
 def last_line(log: Path | None) -> str:

@@ -175,7 +175,7 @@ def as_step(made: Any, name: str, device: Any = None, variation: Variation | Non
         return ModuleStep(made, device, dtype=dtype, accumulate=accumulate, compiled=bool(variation.compile))
     if callable(made):
         return variation.wrap(made, name, device)
-    what = "nothing" if made is None else f"a {type(made).__name__}"
+    what = "nothing" if made is None else f"an object of type {type(made).__name__}"
     raise TargetError(
         f"the step's factory '{name}' returned {what}; expected a callable that takes a batch, or an nn.Module",
         hint="return the function that does forward, backward and optimizer.step()",

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def load_function(target: str) -> Callable[..., Any]:
             hint=f"name it like {place}:{found[0] if found else 'make_loader'}",
         )
     if not callable(function):
-        raise TargetError(f"'{target}' is a {type(function).__name__}, not a function that can be called")
+        raise TargetError(f"'{target}' is an object of type {type(function).__name__}, not a function")
     return function  # type: ignore[no-any-return]
 
 
@@ -69,7 +70,7 @@ def _load_file(path: Path) -> Any:
         spec.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(name, None)
-        raise as_target_error(error, f"importing '{path}' failed") from None
+        raise as_target_error(error, f"importing '{path}' failed", f"python {shlex.quote(str(path))}") from None
     return module
 
 
@@ -79,16 +80,25 @@ def _load_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except BaseException as error:
-        raise as_target_error(error, f"importing '{name}' failed") from None
+        raise as_target_error(error, f"importing '{name}' failed", f"python -c 'import {name}'") from None
 
 
-def as_target_error(error: BaseException, what: str) -> IoprobeError:
-    """Return a user's exception as one line that says where it was raised."""
+def as_target_error(error: BaseException, what: str, command: str = "") -> IoprobeError:
+    """Return a user's exception as one line that says where it was raised.
+
+    Args:
+        error: What was raised.
+        what: What was done then.
+        command: A command line that shows the traceback; without one, the function is to be called by hand.
+    """
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
         raise error
     if isinstance(error, IoprobeError):
         return error
-    return TargetError(f"{what}: {describe_exception(error)}", hint="run the function by hand to see the traceback")
+    by = f": {command}" if command else ""
+    what_to_run = "it" if command else "the function"
+    hint = f"run {what_to_run} by hand to see the traceback{by}"
+    return TargetError(f"{what}: {describe_exception(error)}", hint=hint)
 
 
 def describe_exception(error: BaseException) -> str:

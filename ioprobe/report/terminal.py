@@ -21,6 +21,7 @@ VERDICT_STYLES = {
     "undecided": "bold yellow",
     "compute-bound": "bold green",
     "balanced": "bold green",
+    "loader": "bold blue",
 }
 PARTITION_WORDS = {
     "compute": ("compute", "green"),

@@ -72,7 +72,7 @@ def render_text(found: Tuning, *, width: int = 80, color: bool = False, unicode:
         if caveat.settle:
             sheet.detail("settle", caveat.settle)
     for failure in found.failures:
-        sheet.item("x", f"{failure.phase}: {failure.message}", style="red")
+        sheet.item("x", f"{failure.phase}: {failure.sentence}", style="red")
     spent = f"{format_seconds(found.spent_s)}, {found.measured_settings} settings run"
     sheet.line((f"spent {spent}" + (f"; run file {found.run}" if found.run else ""), "dim"))
     return sheet.text()

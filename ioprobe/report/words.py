@@ -231,8 +231,13 @@ VERDICT_CLAUSES = {
 
 
 def headline(report: Report) -> tuple[str, str]:
-    """Return the verdict's word, and what it means with the limiting stage named."""
+    """Return the verdict's word, and what it means with the limiting stage named.
+
+    A loader alone was measured to know its rate: where that gives no verdict, none was asked for.
+    """
     diagnosis = report.diagnosis
+    if report.kind == "loader" and diagnosis.verdict is Verdict.UNDECIDED:
+        return "loader", "failed" if report.failures else "drained alone"
     without, with_stage = VERDICT_CLAUSES[diagnosis.verdict]
     stage = diagnosis.limiting_stage
     return diagnosis.verdict.value, without if stage is None else with_stage.format(stage.value)

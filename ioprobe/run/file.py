@@ -24,9 +24,13 @@ def loads(data: bytes, name: str = "run file") -> Run:
     Raises:
         RunFileError: it is no run file, is damaged, or is of a newer schema.
     """
+    if not data:
+        raise RunFileError(f"run file '{name}' is empty", hint="measure again")
     try:
         head = msgspec.json.decode(data, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if "truncated" in str(error):
+            raise RunFileError(f"run file '{name}' is cut off: its end is missing", hint="measure again") from None
         raise RunFileError(
             f"cannot read run file '{name}': {error}", hint="pass a run.json that ioprobe wrote"
         ) from None

@@ -71,3 +71,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """file:line in the user's code, shard, or the like."""
     hint: str = ""
     """What to do next."""
+
+    @property
+    def sentence(self) -> str:
+        """The message with its place."""
+        return f"{self.message} ({self.where})" if self.where and self.where not in self.message else self.message

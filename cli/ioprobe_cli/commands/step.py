@@ -79,7 +79,8 @@ def command(
         raise UsageError("--output keeps one run, and --vary gives several", hint="use --format json > steps.json")
     from ioprobe.analysis.stepping import StepRequest, measure_steps
     from ioprobe.report import step as report
-    from ioprobe_cli.output import knows_unicode, terminal_width, wants_color, write_stdout
+    from ioprobe.run import now_utc
+    from ioprobe_cli.output import knows_unicode, new_run_folder, terminal_width, wants_color, write_stdout
     from ioprobe_cli.progress import progress
     from ioprobe_cli.target_options import loader_keywords
 
@@ -99,10 +100,11 @@ def command(
         transformer=transformer,
         hang_s=hang_s,
     )
+    folder = None if output is None else new_run_folder("step", now_utc(), output)
     with progress(quiet=quiet) as show:
         table = measure_steps(request, progress=show)
-    if output is not None and table.rows:
-        _save(table, output, target)
+    if folder is not None and table.rows:
+        _save(table, folder, target)
     if format_ == "json":
         from json import dumps
 
@@ -115,11 +117,10 @@ def command(
     return EXIT_PASSED if any(row.step.durations_s and not row.step.failure for row in table.rows) else EXIT_NO_VERDICT
 
 
-def _save(table: object, output: Path, target: str | None) -> None:
+def _save(table: object, folder: Path, target: str | None) -> None:
     from ioprobe.diagnosis.step_table import StepTable
     from ioprobe.run import Run, Workload, dumps, write_atomic
     from ioprobe.secrets import redact_url
-    from ioprobe_cli.output import new_run_folder
     from ioprobe_cli.target_options import command_line
 
     assert isinstance(table, StepTable)
@@ -132,7 +133,6 @@ def _save(table: object, output: Path, target: str | None) -> None:
         workload=Workload(target=redact_url(target or ""), command=command_line(), step=table.source, unit=table.unit),
         step=table.rows[0].step,
     )
-    folder = new_run_folder("step", table.created_at, output)
     write_atomic(folder / "run.json", dumps(run))
 
 

@@ -17,7 +17,20 @@ if TYPE_CHECKING:
 PRINTABLE = ("num_workers", "prefetch_factor", "persistent_workers")
 
 
-@click.command()
+class Tune(click.Command):
+    """Whoever looks for the ``--seconds`` of the other commands is told its name here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name == "--seconds":
+                text = "No such option '--seconds'. How long it may take is --budget here."
+                raise click.NoSuchOption("--seconds", text, ctx=ctx) from None
+            raise
+
+
+@click.command(cls=Tune)
 @click.argument("target")
 @step_options
 @loader_options
