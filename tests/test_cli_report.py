@@ -77,9 +77,14 @@ def test_a_run_that_is_not_there_is_no_verdict(capsys: pytest.CaptureFixture[str
 
 
 def test_a_damaged_run_is_no_verdict(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"schema": 1, "kind"')
-    assert run(["report", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("Error: cannot read run file")
+    for text, told in (
+        ('{"schema": 1, "kind"', "is cut off"),
+        ('{"schema": 1; "kind"', "cannot read run file"),
+        ("", "is empty"),
+    ):
+        (tmp_path / "run.json").write_text(text)
+        assert run(["report", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err.splitlines()[0]
 
 
 def _measured(usable_cores: float = 2.0, num_workers: int = 2, **columns: list[float]) -> bytes:
