@@ -326,7 +326,9 @@ def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert ioprobe(["rule", "fewer-shards-than-workers", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["code"] == "IO301"
     assert ioprobe(["rule", "IO999"]) == 2
-    assert "no rule or prefix 'IO999'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no rule or prefix 'IO999'" in said
+    assert "did you mean" not in said  # nothing is like it
 
 
 def test_pytest_makes_a_test_of_each_pipeline() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from ioprobe.diagnosis.forecast import ForecastPoint
 from ioprobe.model.rates import throughput
 from ioprobe.run import Caveat, Failure, LoaderRun
-from ioprobe.stats import Estimate, bootstrap_ratio
+from ioprobe.stats import Estimate, bootstrap_ratio, quotient
 
 TUNING_SCHEMA = 1
 NOISE = 0.01
@@ -127,8 +127,8 @@ def gain_between(new: list[Estimate], old: list[Estimate]) -> Estimate | None:
     if a is None or b is None or b.value <= 0:
         return None
     count = min(len(new), len(old))
-    value = a.value / b.value
-    wide = math.hypot(a.relative_halfwidth, b.relative_halfwidth)
+    over = quotient(a, b)
+    value, wide = over.value, over.high / over.value - 1
     if count >= 3:
         pairs = bootstrap_ratio([rate.value for rate in new[-count:]], [rate.value for rate in old[-count:]])
         wide = max((pairs.high - pairs.low) / 2 / value, 0.3 * wide)

@@ -129,7 +129,9 @@ def _value(key: Key, text: str) -> float:
         return key.read(text)
     except ValueError as error:
         expected = str(error) if "could not" not in str(error) and "invalid" not in str(error) else "a number"
-        raise UsageError(f"{key.name} is '{text}'; expected {expected}", hint=key.text) from None
+        raise UsageError(
+            f"{key.name} is '{text}'; expected {expected}", hint=f"write it like {key.name}=8: {key.text}"
+        ) from None
 
 
 def settings_for(profile: Profile, asked: dict[str, Sequence[float]] | dict[str, tuple[float, ...]]) -> list[Setting]:

@@ -60,7 +60,10 @@ def _as_prefix(word: str) -> str:
     by_name = {rule.name: rule.code for rule in REGISTER.values()}
     if word.strip().lower() in by_name:
         return by_name[word.strip().lower()]
-    near = difflib.get_close_matches(code, list(REGISTER), n=1) or difflib.get_close_matches(word, list(by_name), n=1)
+    # Any code is much like any other: one digit may be wrong.
+    near = difflib.get_close_matches(code, list(REGISTER), n=1, cutoff=0.8) or difflib.get_close_matches(
+        word, list(by_name), n=1
+    )
     raise UsageError(
         f"no rule or prefix '{word}'",
         hint=f"did you mean `{near[0]}`?" if near else "`ioprobe rule` lists them all",
