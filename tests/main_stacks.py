@@ -28,6 +28,27 @@ MAIN_CASES: list[tuple[str, str, Stage, list[Frame]]] = [
         stack(POLL, QUEUE_GET, "main /home/me/t.py:3"),
     ),
     (
+        "the loader's own mark for the profiler is no training step",
+        "main",
+        Stage.WAIT,
+        stack(
+            f"TorchBindOpOverload.__call__ {SITE}torch/_ops.py:1089",
+            f"record_function.__exit__ {SITE}torch/autograd/profiler.py:932",
+            f"_BaseDataLoaderIter.__next__ {SITE}torch/utils/data/dataloader.py:720",
+            "main /home/me/t.py:3",
+        ),
+    ),
+    (
+        "a mark for the profiler in the training loop",
+        "main",
+        Stage.STEP,
+        stack(
+            f"TorchBindOpOverload.__call__ {SITE}torch/_ops.py:1089",
+            f"record_function.__exit__ {SITE}torch/autograd/profiler.py:932",
+            "main /home/me/t.py:9",
+        ),
+    ),
+    (
         "pickling a batch in the feeder thread",
         "thread",
         Stage.TRANSPORT,

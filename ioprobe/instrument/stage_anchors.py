@@ -137,8 +137,9 @@ ANCHORS: tuple[Anchor, ...] = (
         "training step",
         Region.STEP,
         "torch.nn.modules.module:*call_impl torch.nn.modules.module:__call__ torch.nn.functional:* "
-        "torch.autograd*:* torch._tensor:backward torch.optim*:* torch._dynamo*:* torch._inductor*:* "
-        "torch._functorch*:*  "
+        # Not torch.autograd.profiler: the loader itself marks each batch with it.
+        "torch.autograd:* torch.autograd.f*:* torch.autograd.g*:* torch.autograd.variable:* torch._tensor:backward "
+        "torch.optim*:* torch._dynamo*:* torch._inductor*:* torch._functorch*:*  "
         "torch.amp*:* torch.cuda.*:* torch.cuda:* torch.accelerator*:* torch.compiler*:* triton*:* deepspeed.*:* "
         "apex.*:* accelerate.accelerator:backward accelerate.optimizer:* transformers.trainer:training_step",
         default=Stage.STEP,
