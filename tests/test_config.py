@@ -21,14 +21,14 @@ def complaint(text: str, name: str = "ioprobe.toml") -> tuple[str, str]:
 def test_an_unknown_key_is_named_by_place_and_path_with_a_suggestion() -> None:
     assert complaint("[pipelines.train]\nnum_workers = 4\nprefetch_facto = 2") == (
         "ioprobe.toml:3:1: pipelines.train.prefetch_facto: unknown key 'prefetch_facto'",
-        "did you mean `prefetch_factor`?",
+        "did you mean 'prefetch_factor'?",
     )
 
 
 def test_a_key_of_another_table_is_sent_there() -> None:
     message, hint = complaint("num_workers = 4")
     assert message == "ioprobe.toml:1:1: num_workers: unknown key 'num_workers'"
-    assert hint == "`num_workers` belongs in [pipelines.NAME]"
+    assert hint == "'num_workers' belongs in [pipelines.NAME]"
 
 
 def test_a_wrong_type_says_what_was_found_and_expected() -> None:
@@ -44,7 +44,7 @@ def test_a_number_out_of_range_is_refused() -> None:
 
 
 def test_a_word_that_is_no_choice_gets_the_nearest() -> None:
-    assert complaint("[pipelines.t]\nmultiprocessing_context = 'frok'")[1] == "did you mean `fork`?"
+    assert complaint("[pipelines.t]\nmultiprocessing_context = 'frok'")[1] == "did you mean 'fork'?"
 
 
 def test_a_toml_error_has_line_and_column() -> None:
@@ -116,7 +116,7 @@ def test_a_pipeline_is_chosen_by_name_or_when_there_is_no_doubt() -> None:
     assert config.pipeline("val")[0] == "val"
     with pytest.raises(ConfigError) as caught:
         config.pipeline("vla")
-    assert caught.value.hint == "did you mean `val`?"
+    assert caught.value.hint == "did you mean 'val'?"
     with pytest.raises(ConfigError, match="several pipelines"):
         parse_config("[pipelines.a]\n[pipelines.b]\n").pipeline()
     with pytest.raises(ConfigError, match="has no pipeline"):

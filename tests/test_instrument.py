@@ -346,12 +346,17 @@ def test_no_room_for_a_semaphore_is_a_full_shared_memory() -> None:
     assert failure_of(OSError(28, "No space left on device"), "loop").kind == "exception"
 
 
-def test_a_worker_ended_by_a_signal_is_named_whatever_the_main_process_saw() -> None:
+@pytest.mark.parametrize(("before", "now", "kind"), [(3, 4, "killed"), (3, 3, "sigkill"), (None, 3, "killed")])
+def test_a_worker_ended_by_a_signal_is_named_whatever_the_main_process_saw(
+    monkeypatch: pytest.MonkeyPatch, before: int | None, now: int, kind: str
+) -> None:
+    from ioprobe.probe import failures, sigkill
     from ioprobe.probe.failures import blame_signal
     from ioprobe.run import Failure
 
+    monkeypatch.setattr(failures, "cause", lambda: sigkill.cause(before, now))
     seen = Failure(phase="loop", kind="exception", message="FileNotFoundError: no such socket")
-    assert blame_signal(seen, [0, -9]).kind == "killed"
+    assert blame_signal(seen, [0, -9]).kind == kind
     assert blame_signal(seen, [-7]).kind == "shared-memory"
     assert blame_signal(seen, [0, -15]) is seen
     assert "SIGKILL" in blame_signal(seen, [-9]).message

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,16 +239,17 @@ def test_what_py_spy_says_of_a_version_or_a_right_becomes_a_hint(
 def job() -> Iterator[subprocess.Popen[str]]:
     """A decode-bound training script with two workers, past its start."""
     command = [sys.executable, "-W", "ignore", str(SCRIPT), "120", "0", "2"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    deadline = time.monotonic() + 60
-    while len(roles(child.pid).workers) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    yield child
-    child.send_signal(signal.SIGTERM)
-    child.wait(30)
-    child.stdout.close()
+    with tempfile.TemporaryDirectory(prefix="io") as short:  # a terminated job leaves its folder
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": short})
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        deadline = time.monotonic() + 60
+        while len(roles(child.pid).workers) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield child
+        child.send_signal(signal.SIGTERM)
+        child.wait(30)
+        child.stdout.close()
 
 
 def py_spies(above: int) -> list[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def step(batch): (weight * batch.float().mean()).sum().backward()
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., tuple[Run, int]]:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Run, int]]]:
     """Returns a function that runs a script and returns (run, exit code)."""
 
     def start(text: str, *more: str) -> tuple[Run, int]:
@@ -34,7 +35,10 @@ def job(tmp_path: Path) -> Callable[..., tuple[Run, int]]:
         report_from_run(ended.run)  # whatever was seen makes a report
         return ended.run, ended.exit_code
 
-    return start
+    # What killed jobs leave goes, too. A short path: sockets live below it, and their names may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="io") as short:
+        monkeypatch.setenv("TMPDIR", short)
+        yield start
 
 
 def steps(run: Run, number: int = -1) -> int:

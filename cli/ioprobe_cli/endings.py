@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_S = 1.0
-"""What asks to end may ask twice at once, as ``timeout`` does: the process, then its group."""
+"""What asks to end may ask again at once: ``timeout`` asks the process, then its group; fingers press Ctrl-C twice."""
 
 
 @contextmanager
 def endings_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP like Ctrl-C; what the caller ignores (``nohup``) stays ignored."""
+    """Raise KeyboardInterrupt at SIGINT, SIGTERM and SIGHUP; what the caller ignores (``nohup``) stays ignored."""
     if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
         yield
         return
@@ -28,7 +28,7 @@ def endings_interrupt() -> Iterator[None]:
         if now - before >= _AGAIN_S:
             raise KeyboardInterrupt
 
-    there = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    there = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
     numbers = [n for n in there if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:

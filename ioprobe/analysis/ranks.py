@@ -175,7 +175,7 @@ def measure_rank(request: Request, team: Team, layout: Mapping[str, int], progre
         run.complete = False
         team.leave(Departure(rank=team.rank, kind="error", message=error.message, hint=error.hint, phase=session.phase))
     finally:
-        session.supervisor.end()
+        session.supervisor.retire()
     return outcome
 
 

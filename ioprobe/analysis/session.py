@@ -53,7 +53,7 @@ def analyze(request: Request, *, progress: Progress | None = None, keep: Callabl
         session.interrupted()
     finally:
         try:
-            session.supervisor.end()
+            session.supervisor.retire()
         finally:  # an impatient second Ctrl-C
             if keep is not None and (run.loaders or run.failures):
                 keep(run)

@@ -13,7 +13,9 @@ from ioprobe.analysis.choice import changes, decide, grid_settings, knobs_of, se
 from ioprobe.analysis.request import Request
 from ioprobe.analysis.session import describe_step, load_command, new_run
 from ioprobe.diagnosis.advice import limits_of
+from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.forecast import point
+from ioprobe.diagnosis.modelled import as_counted
 from ioprobe.diagnosis.steady import steady
 from ioprobe.diagnosis.tuning import (
     GridRow,
@@ -77,7 +79,7 @@ def tune(request: Request, options: TuneOptions, *, progress: Progress | None = 
     try:
         return run, tuner.tune()
     finally:
-        tuner.supervisor.end()
+        tuner.supervisor.retire()
 
 
 class _Tuner:
@@ -124,7 +126,8 @@ class _Tuner:
                     f"the setting that the model prefers failed when it was run: {self._failed(plain.setting)}"
                 )
                 break
-            surprise = self._note(plain, seen) | self._note(predict(profile, current), seen)
+            surprise = self._note(self._counted(plain), seen)
+            surprise |= self._note(self._counted(predict(profile, current)), seen)
             if not surprise:
                 break
             best = search(profile, current, limits=limits, tolerance=self.options.tolerance, seen=seen)
@@ -211,6 +214,10 @@ class _Tuner:
     def _seen(self, setting: Setting) -> list[Estimate]:
         return measured_at(self.run.loaders, knobs_of(setting), coupled=self.coupled)
 
+    def _counted(self, predicted: Prediction) -> Prediction:
+        """Return a prediction over what the loop was measured over: whole epochs where they are short."""
+        return as_counted(predicted, gather(self.run))
+
     def _note(self, predicted: Prediction, seen: list[Seen]) -> bool:
         """Write down how far a prediction was off; True where it was a surprise."""
         rate = pooled(self._seen(predicted.setting))
@@ -232,8 +239,19 @@ class _Tuner:
         grid: list[GridRow],
     ) -> Tuning:
         current = profile.current
+        evidence = gather(self.run)
+        first, best = (
+            replace(
+                found,
+                current=as_counted(found.current, evidence),
+                predicted=as_counted(found.predicted, evidence),
+                candidates=tuple(as_counted(p, evidence) for p in found.candidates),
+            )
+            for found in (first, best)
+        )
+        whole = evidence.loop is not None and evidence.loop.whole_epochs > 0
         old = self._seen(current)
-        ran = [(p, self._seen(p.setting)) for p in tried]
+        ran = [(as_counted(p, evidence), self._seen(p.setting)) for p in tried]
         ran = [(p, s) for p, s in ran if s]
         pick, action, reason = decide(first, best, ran, old, self.options.tolerance)
         if self.failed and knobs_of(pick.setting) not in {knobs_of(p.setting) for p, _ in ran}:
@@ -244,6 +262,7 @@ class _Tuner:
             target=self.request.target,
             unit=self.request.unit,
             coupled=self.coupled,
+            counted="whole epochs" if whole and first.current.epoch_samples_per_s is not None else "steady state",
             current=msgspec.structs.replace(point(first.current, profile, self.run), measured=pooled(old)),
             recommended=Recommended(
                 settings=settings_of(pick.setting),

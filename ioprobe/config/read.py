@@ -229,4 +229,4 @@ def _toml_message(name: str, text: str, error: Exception) -> str:
 
 def _near(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean `{near[0]}`?" if near else ""
+    return f"did you mean '{near[0]}'?" if near else ""

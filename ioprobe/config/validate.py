@@ -103,12 +103,12 @@ def _bare(kind: Any) -> Any:
 def _suggest(name: str, hints: dict[str, Any], path: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, list(hints), n=1, cutoff=0.6)
     if near:
-        return f"did you mean `{near[0]}`?"
+        return f"did you mean '{near[0]}'?"
     for table, kind in (("pipelines.NAME", PipelineConfig), ("host", HostConfig), ("budgets", BudgetsConfig)):
         if name in _hints(kind):
-            return f"`{name}` belongs in [{table}]"
+            return f"'{name}' belongs in [{table}]"
     shown = sorted(hints)
-    return f"known here: {', '.join(shown)}" if len(shown) <= 12 else "see `ioprobe schema config`"
+    return f"known here: {', '.join(shown)}" if len(shown) <= 12 else "see 'ioprobe schema config'"
 
 
 def _expectation(error: msgspec.ValidationError, value: Any) -> str:
@@ -126,7 +126,7 @@ def _choices(kind: Any, value: Any) -> str:
     else:
         return ""
     near = difflib.get_close_matches(str(value), known, n=1)
-    return f"did you mean `{near[0]}`?" if near else f"one of: {', '.join(known)}"
+    return f"did you mean '{near[0]}'?" if near else f"one of: {', '.join(known)}"
 
 
 def _found(value: Any) -> str:

@@ -68,6 +68,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the run file."""
     coupled: bool = True
     """True where loops with the step were compared, False where the loader was drained."""
+    counted: str = "steady state"
+    """Of rates and stall shares: ``steady state``, or ``whole epochs`` where the loop saw some."""
     current: ForecastPoint
     recommended: Recommended
     candidates: list[ForecastPoint] = []

@@ -10,6 +10,7 @@ import traceback
 import msgspec
 
 from ioprobe.errors import IoprobeError
+from ioprobe.probe.sigkill import cause
 from ioprobe.probe.target import first_line, user_line
 from ioprobe.run import Failure
 
@@ -33,6 +34,8 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     if not message:
         own = isinstance(error, IoprobeError)
         message = first_line(text) if own else f"{type(error).__name__}: {first_line(text) or 'no message'}"
+    if kind == "sigkill":
+        message += f"; {cause().clause}"
     if isinstance(error, IoprobeError) and error.hint:
         hint = error.hint
     return Failure(phase=phase, kind=kind, message=message, where=where or user_line(error), hint=hint)
@@ -47,11 +50,14 @@ def blame_signal(failure: Failure, exit_codes: list[int]) -> Failure:
     signals = {-code for code in exit_codes if code < 0}
     if failure.kind not in ("exception", "worker-died") or not signals & {signal.SIGKILL, signal.SIGBUS}:
         return failure
-    bus = signal.SIGBUS in signals
-    kind, hint = _kind(RuntimeError("bus error" if bus else "killed by signal: Killed"), "")
-    name = "SIGBUS" if bus else "SIGKILL"
+    if signal.SIGBUS in signals:
+        kind, hint = _kind(RuntimeError("bus error"), "")
+        what = "a worker was ended by SIGBUS"
+    else:
+        kind, clause, hint = cause()
+        what = "a worker was ended by SIGKILL" + (f", and {clause}" if clause else "")
     return msgspec.structs.replace(
-        failure, kind=kind, hint=hint, message=f"a worker was ended by {name}; the main process saw {failure.message}"
+        failure, kind=kind, hint=hint, message=f"{what}; the main process saw {failure.message}"
     )
 
 
@@ -68,7 +74,8 @@ def _kind(error: BaseException, text: str) -> tuple[str, str]:
         return "shared-memory", hint
     if _DIED.search(whole):
         if "Killed" in whole or "signal: 9" in whole.lower():
-            return "killed", "a worker was killed, usually for memory: use fewer workers, or see 'dmesg'"
+            kind, _, hint = cause()
+            return kind, hint
         return "worker-died", "run the dataset in one process (num_workers=0) to see why the worker ends"
     if _TIMED_OUT.search(whole):
         return "timeout", "the loader's own timeout expired: see which sample takes that long"

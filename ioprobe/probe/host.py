@@ -7,6 +7,7 @@ anywhere. A fact that the machine does not tell is None.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -172,6 +173,7 @@ def _torch_version() -> str | None:
     return package_version("torch") if loaded is None else str(loaded)
 
 
+@functools.cache
 def package_version(name: str) -> str | None:
     """Return the version of an installed package without importing it, or None."""
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ioprobe.errors import MeasureError
 from ioprobe.probe import protocol
+from ioprobe.probe.sigkill import cause
 from ioprobe.run import Failure
 
 _NATIVE = re.compile(r"\((?:torch|np|numpy|cv2|F|nn|x|scipy)\b[\w.]*\)$|site-packages/(?:torch|numpy|cv2|scipy)/")
@@ -36,15 +37,13 @@ def death(phase: str, code: int | None, last_line: str) -> Failure:
     """
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        kind = "killed" if -code == signal.SIGKILL else "worker-died"
-        hint = (
-            "usually the out-of-memory killer: see 'dmesg', use fewer workers or smaller batches"
-            if kind == "killed"
-            else "the process crashed in native code; run the loader by hand under 'python -X faulthandler'"
-        )
+        kind, clause = "worker-died", ""
+        hint = "the process crashed in native code; run the loader by hand under 'python -X faulthandler'"
+        if -code == signal.SIGKILL:
+            kind, clause, hint = cause()
         if -code == signal.SIGBUS:
             kind, hint = "shared-memory", "enlarge /dev/shm, or use fewer workers or a smaller prefetch"
-        text = f"the process that runs your loader was ended by {name}"
+        text = f"the process that runs your loader was ended by {name}" + (f", and {clause}" if clause else "")
     else:
         kind, hint, text = "exception", "see the loader's output", f"the process that runs your loader ended ({code})"
     return Failure(phase=phase, kind=kind, message=text + (f": {last_line}" if last_line else ""), hint=hint)

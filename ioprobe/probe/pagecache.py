@@ -22,6 +22,7 @@ PAGE_BYTES = mmap.PAGESIZE
 _NR_CACHESTAT = 451  # the same on every architecture
 _SAMPLED_PAGES = 64
 
+_RANGE, _CACHESTAT = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
@@ -69,8 +70,7 @@ def cachestat(fd: int, offset: int = 0, length: int = 0) -> tuple[int, int]:
     Raises:
         OSError: ENOSYS before Linux 6.5, EPERM where the caller neither owns nor may write the file (6.14 on).
     """
-    span = (ctypes.c_uint64 * 2)(offset, length)
-    out = (ctypes.c_uint64 * 5)()
+    span, out = _RANGE(offset, length), _CACHESTAT()
     if _syscall(_NR_CACHESTAT, fd, span, out, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -103,11 +103,11 @@ def mincore(fd: int, size_bytes: int, offset: int = 0) -> int:
         length = min(span, size_bytes - start)
         address = _map(fd, start, length)
         try:
-            vector = (ctypes.c_ubyte * pages_of(length))()
-            if libc.mincore(address, length, vector) != 0:
+            vector = bytearray(pages_of(length))
+            if libc.mincore(address, length, ctypes.byref(ctypes.c_char.from_buffer(vector))) != 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
-            resident += sum(v & 1 for v in bytes(vector))
+            resident += sum(v & 1 for v in vector)
         finally:
             libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
     return resident

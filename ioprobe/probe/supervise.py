@@ -187,6 +187,11 @@ class Supervisor:
             if sockets is not None:
                 sockets.remove()
 
+    def retire(self) -> None:
+        """End for good, and let go of whoever is called back: it holds this object, and its measurements."""
+        self.end()
+        self.watch = self._progress = None
+
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         pids = family(process.pid)
         with contextlib.suppress(OSError):

@@ -11,6 +11,8 @@ from ioprobe.units import format_share
 
 _HEADER = ("figure", "base", "new", "change", "95% interval", "effect", "verdict")
 
+_STAGES = {"fetch_s", "fetch_cpu_s", "collate_s", "transport_s", "sampler_s"}
+
 
 def render_text(result: Comparison) -> str:
     """Return a table with one line per figure, then what differs, then the verdict."""
@@ -20,7 +22,7 @@ def render_text(result: Comparison) -> str:
     lines.insert(1, "  ".join("-" * width for width in widths))
     if result.differences:
         lines += ["", "differs:", *(f"  {line}" for line in result.differences)]
-    lines += [f"note: {c.text}" + (f"; {c.settle}" if c.settle else "") for c in result.caveats]
+    lines += [f"note: {text}" for text in _notes(result)]
     lines += ["", verdict_line(result)]
     return "\n".join(clean(line) for line in lines) + "\n"
 
@@ -32,8 +34,16 @@ def render_markdown(result: Comparison) -> str:
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _row(change)) + " |" for change in result.metrics]
     if result.differences:
         lines += ["", "Differs:", "", *(f"- `{line.replace('`', chr(39))}`" for line in result.differences)]
-    lines += ["", *(f"- {c.text}" for c in result.caveats)] if result.caveats else []
+    notes = _notes(result)
+    lines += ["", *(f"- {text}" for text in notes)] if notes else []
     return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def _notes(result: Comparison) -> list[str]:
+    notes = [c.text + (f"; {c.settle}" if c.settle else "") for c in result.caveats]
+    if result.headline == "samples_per_s" and any(change.name in _STAGES for change in result.metrics):
+        notes.append("stages are those of the loop, the step beside them; a report shows them with the loader alone")
+    return notes
 
 
 def render_json(result: Comparison) -> str:

@@ -81,6 +81,8 @@ def render_text(found: Tuning, *, width: int = 80, color: bool = False, unicode:
 def _proof(sheet: Sheet, found: Tuning) -> None:
     pick = found.recommended
     what = f"{found.unit}/s in the loop" if found.coupled else f"{found.unit}/s, drained without a step"
+    if found.counted == "whole epochs":
+        what += ", whole epochs"
     rows = [["now", settings_text(_plain(found.current.settings)), _rate(found.current.samples_per_s), ""]]
     rows[0][3] = "" if found.current.measured is None else _rate(found.current.measured)
     if pick.action != "no-change":

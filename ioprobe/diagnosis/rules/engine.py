@@ -66,7 +66,7 @@ def _as_prefix(word: str) -> str:
     )
     raise UsageError(
         f"no rule or prefix '{word}'",
-        hint=f"did you mean `{near[0]}`?" if near else "`ioprobe rule` lists them all",
+        hint=f"did you mean '{near[0]}'?" if near else "'ioprobe rule' lists them all",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import time
 from typing import Any
 
@@ -29,6 +30,7 @@ _MOST_AT_ONCE = 4096
 """Completions that one look at the queue can bring: as many raw latencies are kept free."""
 
 
+@functools.cache
 def system_call() -> Any:
     """Return ``syscall`` for hot loops: pass small integers as they are, pointers and handles as ctypes objects.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import importlib
-import importlib.metadata
 import random
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from ioprobe.probe.engines.board import Board
 from ioprobe.probe.engines.object_faults import ShortBody, classify
 from ioprobe.probe.engines.object_listing import list_objects
+from ioprobe.probe.host import package_version
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -104,10 +104,7 @@ def _for_obstore(options: dict[str, Any]) -> dict[str, Any]:
 def client_name(fs: Any) -> str:
     """Return the client's package and version, such as ``s3fs 2026.9.0``."""
     package = type(fs).__module__.split(".", 1)[0]
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        return package
+    return f"{package} {package_version(package) or ''}".rstrip()
 
 
 def _heads(fs: Any, paths: list[str], end_ns: int) -> array.array[int]:

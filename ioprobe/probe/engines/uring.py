@@ -47,6 +47,8 @@ _CQE = np.dtype([("user_data", "<i8"), ("res", "<i4"), ("flags", "<u4")])
 
 _AT_ONCE = 20
 """Completions that arrive together from here on are handled by numpy, fewer by plain Python: it is cheaper there."""
+_PARAMS = ctypes.c_uint32 * 30
+"""``struct io_uring_params``."""
 
 
 class Ring:
@@ -58,7 +60,7 @@ class Ring:
 
     def __init__(self, entries: int) -> None:
         call = system_call()
-        params = (ctypes.c_uint32 * 30)()
+        params = _PARAMS()
         fd = -1
         # Newest kernels first. Deferred task work was tried: it cost a tenth more CPU for each read here.
         for flags in (_SETUP_SINGLE_ISSUER | _SETUP_COOP_TASKRUN, _SETUP_COOP_TASKRUN, 0):
