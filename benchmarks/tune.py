@@ -3,9 +3,10 @@
     python benchmarks/tune.py --results tune-results              # all workloads; an hour and a half
     python benchmarks/tune.py --only jpeg,lock --budget 25
 
-For each workload: every setting of the grid is measured in the loop with an emulated step, three times in turn, by
-plain DataLoaders; then ``ioprobe tune`` starts from num_workers=2 and prefetch_factor=2. Its pick's throughput comes
-from the grid, so both are judged by the same measurements. Repeats of one setting tell the grid's own noise.
+For each workload: every setting of the grid is measured in the loop with an emulated step, three times (or
+``--repetitions``) in turn, by plain DataLoaders; then ``ioprobe tune`` starts from num_workers=2 and prefetch_factor=2.
+Its pick's throughput comes from the grid, so both are judged by the same measurements. Repeats of one setting tell the
+grid's own noise; the best of many noisy settings looks better than it is, so a pick as good as it seems worse.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ GRID = [(0, 2), *((w, p) for w in (1, 2, 3, 4, 6, 8) for p in (1, 2, 4))]
 """(num_workers, prefetch_factor)."""
 STEP = 0.8
 """Step time over the best drained time per batch."""
-REPETITIONS = 3
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Outcome:
     """Workers of the smallest setting within 2% of the best."""
 
 
-def grid(workload: Workload, store: Store, least_s: float, lock: Path | None) -> list[Cell]:
+def grid(workload: Workload, store: Store, repetitions: int, least_s: float, lock: Path | None) -> list[Cell]:
     """Measure what is missing of a workload's grid, in turn, and return it."""
 
     def missing(settings: list[tuple[int, int]], step_s: float, repetition: int) -> list[tuple[int, int]]:
@@ -60,7 +60,7 @@ def grid(workload: Workload, store: Store, least_s: float, lock: Path | None) ->
     run([(w, p) for w, p in GRID if p == 2], 0.0, 0)
     drained = min(c.batch_s for c in store.cells() if c.workload == workload.name and not c.step_s)
     step_s = round(STEP * drained, 5)
-    for repetition in range(REPETITIONS):
+    for repetition in range(repetitions):
         run(GRID, step_s, repetition)
     return [c for c in store.cells() if c.workload == workload.name and c.step_s == step_s]
 
@@ -108,12 +108,27 @@ def line(o: Outcome) -> str:
     )
 
 
+def summary(found: list[Outcome]) -> str:
+    """Return how near to the grid's best the picks are, with how many workers, and the seconds."""
+    shares = np.array([o.share for o in found])
+    near = sum(o.share >= min(0.98, 1 - o.noise) for o in found)
+    few = sum(o.pick[0] <= o.fewest for o in found)
+    spent, part = [o.tune_s for o in found], [o.tune_s / o.grid_s for o in found]
+    return (
+        f"{len(found)} workloads: throughput at the pick over the grid's best, median {100 * np.median(shares):.1f}%, "
+        f"least {100 * shares.min():.1f}%; 98% or within the grid's own noise in {near}; "
+        f"no more workers than the smallest setting within 2% of the best in {few}; "
+        f"tune took {np.median(spent):.0f} s (most {max(spent):.0f}), {100 * np.median(part):.0f}% of the grid's time"
+    )
+
+
 def main() -> None:
     """Measure what is missing, tune, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("tune-results"), help="folder to keep and go on from")
     parser.add_argument("--only", default=",".join(WORKLOADS), help="workloads, by comma")
     parser.add_argument("--budget", type=float, default=30.0, help="of ioprobe tune [s]")
+    parser.add_argument("--repetitions", type=int, default=3, help="of each setting of the grid")
     parser.add_argument("--seconds", type=float, default=3.0, help="least window of a setting of the grid")
     parser.add_argument("--lock", type=Path, help="file to lock while measuring")
     options = parser.parse_args()
@@ -122,16 +137,19 @@ def main() -> None:
     print(f"{'':18}  workers x prefetch  of grid's          fewest  seconds")
     header = f"{'workload':18}  {'pick':>6}  {'best':>7}  {'best':>6}  {'noise':>6}  {'at 2%':>6}"
     print(f"{header}  {'tune':>6}  {'grid':>6}  share")
+    found: list[Outcome] = []
     for name in options.only.split(","):
         workload = WORKLOADS[name]
-        cells = grid(workload, store, options.seconds, options.lock)
+        cells = grid(workload, store, options.repetitions, options.seconds, options.lock)
         kept = options.results / f"tune-{name}.json"
         if not kept.exists():
             target = f"{Path(__file__).with_name('workloads.py')}:make_{name.replace('-', '_')}"
             step = ["--step-ms", f"{1e3 * cells[0].step_s:g}"]
             output = options.results / f"run-{name}"
             kept.write_text(json.dumps(tune(target, step, options.budget, output, options.lock)))
-        print(line(judge(workload, cells, json.loads(kept.read_text()))), flush=True)
+        found.append(judge(workload, cells, json.loads(kept.read_text())))
+        print(line(found[-1]), flush=True)
+    print(f"\n{summary(found)}")
 
 
 if __name__ == "__main__":
