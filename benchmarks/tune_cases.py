@@ -15,7 +15,6 @@ import argparse
 import gc
 import importlib.util
 import json
-import math
 import os
 import subprocess
 import sys
@@ -146,8 +145,8 @@ def judge(row: Row) -> Row:
     spreads = [max(found) / min(found) - 1 for found in rates.values() if len(found) > 1]
     return {
         "best": best[:2],
-        "share": middle.get(pick, math.nan) / middle[best],
-        "from": middle.get(start, math.nan) / middle[best],
+        "share": middle.get(pick, 0.0) / middle[best],  # a setting that fails delivers nothing
+        "from": middle.get(start, 0.0) / middle[best],
         "noise": float(np.median(spreads)),
         "fewest": min(key[0] for key in middle if middle[key] >= 0.98 * middle[best]),
         "grid_s": sum(spent for *_, spent in row["measured"]),
@@ -173,12 +172,12 @@ def line_of(row: Row) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """Return how near to the grid's best the picks are, with how many workers, and the seconds."""
     judged = [(row, judge(row)) for row in rows if "error" not in row]
-    judged = [(row, found) for row, found in judged if found["best"] is not None and not math.isnan(found["share"])]
+    judged = [(row, found) for row, found in judged if found["best"] is not None]
     if not judged:
         return "nothing was measured"
     shares = np.array([found["share"] for _, found in judged])
     inside = [found["share"] >= 0.98 or found["share"] >= 1 - found["noise"] for _, found in judged]
-    starts = np.array([0.0 if math.isnan(found["from"]) else found["from"] for _, found in judged])
+    starts = np.array([found["from"] for _, found in judged])
     few = sum(row["pick"][0] <= found["fewest"] for row, found in judged)
     fewer = np.median([row["tune_s"] / found["grid_s"] for row, found in judged])
     spent = [row["tune_s"] for row in rows]
@@ -208,16 +207,17 @@ def main() -> None:
     rows = finished(options.state)
     print("| pipeline | starts at | pick | best | start/best | pick/best | noise | fewest | tune s | grid s |")
     print("|---" * 10 + "|")
+    told: list[Row] = []
     for path in [p for p in find(options.places) if options.only in p.stem]:
         row = next((r for r in rows if r["name"] == path.stem), None)
         if row is None:
             row = run_case(path, options.budget)
-            rows.append(row)
             if options.state is not None:
                 with options.state.open("a") as file:
                     file.write(json.dumps(row) + "\n")
+        told.append(row)
         print(line_of(row), flush=True)
-    print(f"\n{summary([r for r in rows if options.only in r['name']])}")
+    print(f"\n{summary(told)}")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def find(places: Iterable[Path]) -> list[Path]:
     """Return the pipelines in files and folders."""
     files: list[Path] = []
     for place in places:
+        if not place.exists():
+            raise SystemExit(f"no such file or folder: {place}")
         files += sorted(place.glob("*.py")) if place.is_dir() else [place]
     return [f.resolve() for f in files if not f.name.startswith("_") and truth_of(f) is not None]
 

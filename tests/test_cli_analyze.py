@@ -216,12 +216,7 @@ def test_bad_options_are_usage_errors_and_write_nothing(tmp_path: Path, args: li
 
 
 def test_ctrl_c_ends_within_two_seconds_and_keeps_a_partial_run(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ioprobe_cli", "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step",
-         "--seconds", "60", "--output", "out"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    child = _wait_for_measuring(process.pid)
+    process, child = _measuring(tmp_path)
     time.sleep(2.5)  # let the loop collect some batches
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -239,12 +234,7 @@ def test_ctrl_c_ends_within_two_seconds_and_keeps_a_partial_run(tmp_path: Path) 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.1, 0.4])
 def test_ctrl_c_pressed_again_and_again_ends_as_cleanly(tmp_path: Path, pause_s: float) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ioprobe_cli", "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step",
-         "--seconds", "60", "--output", "out"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    child = _wait_for_measuring(process.pid)
+    process, child = _measuring(tmp_path)
     for _ in range(4):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -295,6 +285,16 @@ def test_a_long_temporary_folder_leaves_room_for_sockets(tmp_path: Path) -> None
         timeout=50,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def _measuring(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """Return an analysis of a minute that has its workers, and the pid of its measuring child."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ioprobe_cli", "analyze", f"{FAULTS}:healthy", "--step", f"{FAULTS}:step",
+         "--seconds", "60", "--output", "out"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return process, _wait_for_measuring(process.pid)
 
 
 def _wait_for_measuring(pid: int) -> int:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_module import load_benchmark
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
 WARM = 36
 
 
 @pytest.fixture
 def grid(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("grid_benchmark", FOLDER / "grid.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("grid", monkeypatch)
 
 
 def rounds(workers: int, first: int, batch_s: float, count: int) -> list[float]:

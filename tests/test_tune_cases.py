@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+from benchmark_module import load_benchmark
 
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("tune_cases_benchmark", FOLDER / "tune_cases.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("tune_cases", monkeypatch)
 
 
 class Loader:
@@ -83,6 +72,12 @@ def test_a_pick_that_keeps_workers_is_not_mixed_up_with_the_start(benchmark: Any
     found = benchmark.judge(row(start=(2, 2), pick=(2, 2), persistent_workers=True, measured=measured))
     assert found["share"] == pytest.approx(1.0)
     assert found["from"] == pytest.approx(0.4)
+
+
+def test_a_pick_that_fails_is_a_miss_in_the_summary(benchmark: Any) -> None:
+    told = benchmark.summary([row(pick=(4, 2), start=(1, 2))])
+    assert "1 pipelines" in told
+    assert "least 0.000" in told
 
 
 def test_a_pipeline_where_nothing_runs_is_told(benchmark: Any) -> None:

@@ -15,7 +15,7 @@ from ioprobe.analysis.session import describe_step, load_command, new_run
 from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.forecast import point
-from ioprobe.diagnosis.modelled import as_counted
+from ioprobe.diagnosis.modelled import as_counted, counted
 from ioprobe.diagnosis.steady import steady
 from ioprobe.diagnosis.tuning import (
     GridRow,
@@ -249,7 +249,6 @@ class _Tuner:
             )
             for found in (first, best)
         )
-        whole = evidence.loop is not None and evidence.loop.whole_epochs > 0
         old = self._seen(current)
         ran = [(as_counted(p, evidence), self._seen(p.setting)) for p in tried]
         ran = [(p, s) for p, s in ran if s]
@@ -262,7 +261,7 @@ class _Tuner:
             target=self.request.target,
             unit=self.request.unit,
             coupled=self.coupled,
-            counted="whole epochs" if whole and first.current.epoch_samples_per_s is not None else "steady state",
+            counted=counted(evidence, first.current.epoch_samples_per_s is not None),
             current=msgspec.structs.replace(point(first.current, profile, self.run), measured=pooled(old)),
             recommended=Recommended(
                 settings=settings_of(pick.setting),

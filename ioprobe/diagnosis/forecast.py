@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ioprobe.diagnosis.evidence import gather
-from ioprobe.diagnosis.modelled import as_counted, profile_of
+from ioprobe.diagnosis.modelled import as_counted, counted, profile_of
 from ioprobe.diagnosis.steady import steady
 from ioprobe.model.predict import doubts, predict
 from ioprobe.model.profile import Prediction, Profile, Setting
@@ -85,13 +85,12 @@ def forecast(run: Run, pairs: list[str], *, name: str = "") -> Forecast:
 
     current, points = at(profile.current), [at(s) for s in settings]
     curve = [at(s) for s in _curve(profile, settings[0] if settings else profile.current)]
-    whole = evidence.loop is not None and evidence.loop.whole_epochs > 0
     known = any(p.epoch_samples_per_s is not None for p in (current, *points, *curve))
     return Forecast(
         run=name,
         target=run.workload.target,
         unit=run.workload.unit,
-        counted="whole epochs" if whole and known else "steady state",
+        counted=counted(evidence, known),
         current=current,
         points=points,
         curve=curve,

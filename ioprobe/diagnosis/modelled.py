@@ -47,6 +47,12 @@ def as_counted(found: Prediction, evidence: Evidence) -> Prediction:
     )
 
 
+def counted(evidence: Evidence, known: bool) -> str:
+    """Return what :func:`as_counted` counts over, in words; ``known``: whether any prediction has figures of epochs."""
+    whole = evidence.loop is not None and evidence.loop.whole_epochs > 0
+    return "whole epochs" if whole and known else "steady state"
+
+
 def _beside_step_s(e: Evidence) -> float:
     """Return the time per batch [s] in which the loop neither waits nor is at its step, as that was timed alone.
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ioprobe.errors import MeasureError
 from ioprobe.probe.engines.board import Board
+from ioprobe.probe.sigkill import cause
 
 Ints = NDArray[np.int64]
 _START_LIMIT_S = 30.0
@@ -164,8 +165,12 @@ class Crew:
                 hint="look at the file and, with 'dmesg', at the device",
             )
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        hint = "look for the out-of-memory killer with 'dmesg'" if code == -9 else "please report this"
-        return MeasureError(f"a measuring process {how}", hint=hint)
+        if code != -9:
+            return MeasureError(f"a measuring process {how}", hint="please report this")
+        killed = cause()
+        return MeasureError(
+            f"a measuring process {how}" + (f", and {killed.clause}" if killed.clause else ""), hint=killed.hint
+        )
 
     def close(self) -> None:
         """End every child, whatever it does, and free the shared counters."""
