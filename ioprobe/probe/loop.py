@@ -92,6 +92,7 @@ class LoopMeter:
         self._begin = now()
         self._sizes: list[tuple[int, int]] = []
         self._memory: list[int] = []
+        self._aside: threading.Thread | None = None
         self._load = LoadMeter()
         self._device_before: int | None = None
         self._workers = worker_batches([], 0.0)
@@ -107,6 +108,7 @@ class LoopMeter:
     def run(self) -> LoaderRun:
         """Measure; a failure of the loader or the step ends it and is part of the result."""
         uninstall = install(self._recorder)
+        stats.prepare()
         # What the factory made must not be collected (and unmapped) in the middle of a batch.
         gc.collect()
         self._load.start(os.getpid())
@@ -124,6 +126,8 @@ class LoopMeter:
             self._failure = blame_signal(failure_of(error, phase), self._exit_codes())
             self._stopped_because = "failed"
         finally:
+            if self._aside is not None:
+                self._aside.join()
             if self._sampler:
                 self._sampler.stop()
             result = self.result()
@@ -222,8 +226,7 @@ class LoopMeter:
             self._stopped_because = "interrupted"
             return True
         if self._pacer is not None and self._pacer.is_over(len(self.rows.call_s), elapsed):
-            if not self._memory:
-                self._memory = worker_memory(self._pids())
+            self._note_memory()
             return True
         if elapsed - self._last_check < _CHECK_EVERY_S:
             return False
@@ -231,16 +234,28 @@ class LoopMeter:
         if self.progress:
             self.progress("loop" if self.step else "loader", elapsed, self.seconds)
         if elapsed >= self.seconds and self._pacer is None and not self._needs_more(elapsed):
-            if not self._memory:
-                self._memory = worker_memory(self._pids())
+            self._note_memory()
             return True
-        if elapsed >= self.least_s and not self._memory:
-            self._memory = worker_memory(self._pids())
-            self._load.sample()
+        if elapsed >= self.least_s and self._aside is None:
+            self._aside = threading.Thread(target=self._look_aside, name="ioprobe-aside", daemon=True)
+            self._aside.start()
         if elapsed >= self.least_s and self._pacer is None and self._is_narrow() and not self._edge_is_near(elapsed):
             self._stopped_because = "interval"
             return True
         return False
+
+    def _note_memory(self) -> None:
+        if self._aside is not None:
+            self._aside.join()
+        if not self._memory:
+            self._memory = worker_memory(self._pids())
+
+    def _look_aside(self) -> None:
+        """Look at the workers' memory and the host's load beside the loop: it takes 30 ms, which belong to no batch."""
+        if self._sampler:
+            self._sampler.skip.add(threading.get_ident())
+        self._memory = worker_memory(self._pids())
+        self._load.sample()
 
     def _needs_more(self, elapsed: float) -> bool:
         """Whether batches, or short epochs, are too few for the budget: then it may take up to twice as long."""

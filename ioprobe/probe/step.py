@@ -117,6 +117,7 @@ def measure_step(
     Returns:
         The run; a step that raised or was interrupted leaves what was measured before and a ``failure``.
     """
+    stats.prepare()
     emulated = isinstance(step, EmulatedStep)
     clock = clock_for(step, device, emulated=emulated)
     result = StepRun(
