@@ -5,8 +5,9 @@
 
 For each workload: every setting of the grid is measured in the loop with an emulated step, three times (or
 ``--repetitions``) in turn, by plain DataLoaders; then ``ioprobe tune`` starts from num_workers=2 and prefetch_factor=2.
-Its pick's throughput comes from the grid, so both are judged by the same measurements. Repeats of one setting tell the
-grid's own noise; the best of many noisy settings looks better than it is, so a pick as good as it seems worse.
+Its pick's throughput comes from the grid, so both are judged by the same measurements; a pick that is not in the grid
+is measured after it, in the same way. Repeats of one setting tell the grid's own noise; the best of many noisy settings
+looks better than it is, so a pick as good as it seems worse.
 """
 
 from __future__ import annotations
@@ -45,23 +46,22 @@ class Outcome:
     """Workers of the smallest setting within 2% of the best."""
 
 
-def grid(workload: Workload, store: Store, repetitions: int, least_s: float, lock: Path | None) -> list[Cell]:
-    """Measure what is missing of a workload's grid, in turn, and return it."""
-
-    def missing(settings: list[tuple[int, int]], step_s: float, repetition: int) -> list[tuple[int, int]]:
-        done = [c.setting for c in store.cells() if c.workload == workload.name and c.repetition == repetition]
-        return [s for s in settings if (*s, step_s) not in done]
-
-    def run(settings: list[tuple[int, int]], step_s: float, repetition: int) -> None:
-        for workers, prefetch in missing(settings, step_s, repetition):
+def fill(
+    workload: Workload,
+    store: Store,
+    settings: list[tuple[int, int]],
+    step_s: float,
+    repetitions: int,
+    least_s: float,
+    lock: Path | None,
+) -> list[Cell]:
+    """Measure what is missing of some settings, in turn, and return all that was measured with this step."""
+    for repetition in range(repetitions):
+        cells = [c for c in store.cells() if c.workload == workload.name and c.repetition == repetition]
+        done = [c.setting for c in cells]
+        for workers, prefetch in (s for s in settings if (*s, step_s) not in done):
             with alone(lock):
                 store.add(measure(workload, workers, prefetch, step_s, repetition, least_s))
-
-    run([(w, p) for w, p in GRID if p == 2], 0.0, 0)
-    drained = min(c.batch_s for c in store.cells() if c.workload == workload.name and not c.step_s)
-    step_s = round(STEP * drained, 5)
-    for repetition in range(repetitions):
-        run(GRID, step_s, repetition)
     return [c for c in store.cells() if c.workload == workload.name and c.step_s == step_s]
 
 
@@ -77,6 +77,13 @@ def tune(target: str, step: list[str], budget_s: float, output: Path, lock: Path
     return found
 
 
+def pick_of(found: dict[str, object]) -> tuple[int, int]:
+    """Return (num_workers, prefetch_factor) that tune recommends; without workers as the grid names that."""
+    settings = found["recommended"]["settings"]  # type: ignore[index]
+    workers = settings["num_workers"]
+    return (workers, settings.get("prefetch_factor") or 2) if workers else (0, 2)
+
+
 def judge(workload: Workload, cells: list[Cell], found: dict[str, object]) -> Outcome:
     """Return how the pick compares, all by the grid's measurements."""
     times: dict[tuple[int, int], list[float]] = {}
@@ -84,18 +91,16 @@ def judge(workload: Workload, cells: list[Cell], found: dict[str, object]) -> Ou
         times.setdefault((cell.num_workers, cell.prefetch_factor), []).append(cell.batch_s)
     middle = {setting: float(np.median(t)) for setting, t in times.items()}
     best = min(middle, key=lambda s: middle[s])
-    settings = found["recommended"]["settings"]  # type: ignore[index]
-    pick = (settings["num_workers"], settings.get("prefetch_factor", 2))
-    nearest = min(middle, key=lambda s: (abs(s[0] - pick[0]), abs(s[1] - pick[1])))
+    pick = pick_of(found)
     good = [s for s in middle if middle[s] <= 1.02 * middle[best]]
     return Outcome(
         workload.name,
         pick,
         best,
-        middle[best] / middle[nearest],
+        middle[best] / middle[pick],
         float(np.median([max(t) / min(t) - 1 for t in times.values()])),
         float(found["spent_s"]),  # type: ignore[arg-type]
-        sum(c.spent_s for c in cells),
+        sum(c.spent_s for c in cells if (c.num_workers, c.prefetch_factor) in GRID),
         min(s[0] for s in good),
     )
 
@@ -132,22 +137,30 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="least window of a setting of the grid")
     parser.add_argument("--lock", type=Path, help="file to lock while measuring")
     options = parser.parse_args()
+    names = options.only.split(",")
+    if unknown := sorted(set(names) - set(WORKLOADS)):
+        parser.error(f"no such workload: {', '.join(unknown)}")
     store = Store(options.results)
     folder()
     print(f"{'':18}  workers x prefetch  of grid's          fewest  seconds")
     header = f"{'workload':18}  {'pick':>6}  {'best':>7}  {'best':>6}  {'noise':>6}  {'at 2%':>6}"
     print(f"{header}  {'tune':>6}  {'grid':>6}  share")
     found: list[Outcome] = []
-    for name in options.only.split(","):
+    for name in names:
         workload = WORKLOADS[name]
-        cells = grid(workload, store, options.repetitions, options.seconds, options.lock)
+        drained = fill(workload, store, [(w, p) for w, p in GRID if p == 2], 0.0, 1, options.seconds, options.lock)
+        step_s = round(STEP * min(c.batch_s for c in drained), 5)
+        how = (step_s, options.repetitions, options.seconds, options.lock)
+        fill(workload, store, GRID, *how)
         kept = options.results / f"tune-{name}.json"
         if not kept.exists():
             target = f"{Path(__file__).with_name('workloads.py')}:make_{name.replace('-', '_')}"
-            step = ["--step-ms", f"{1e3 * cells[0].step_s:g}"]
+            step = ["--step-ms", f"{1e3 * step_s:g}"]
             output = options.results / f"run-{name}"
             kept.write_text(json.dumps(tune(target, step, options.budget, output, options.lock)))
-        found.append(judge(workload, cells, json.loads(kept.read_text())))
+        answer = json.loads(kept.read_text())
+        cells = fill(workload, store, [pick_of(answer)], *how)
+        found.append(judge(workload, cells, answer))
         print(line(found[-1]), flush=True)
     print(f"\n{summary(found)}")
 

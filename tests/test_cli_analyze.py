@@ -160,19 +160,30 @@ def test_code_that_cannot_be_imported_is_told_with_its_place_and_a_command(
     assert told[1].endswith(hint)
 
 
-def test_a_worker_that_somebody_kills_is_no_verdict_about_memory_and_leaves_no_files(
+def test_a_worker_that_is_killed_each_time_is_a_verdict_but_none_about_memory_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A short path: sockets live below it, and their names may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="io") as short:
         monkeypatch.setenv("TMPDIR", short)
         result = analyze(tmp_path, "worker_killed", "--format", "json")
-        found = json.loads(result.stdout)["diagnosis"]
-        assert found["verdict"] == "undecided"
-        assert result.returncode == 2
-        assert "SIGKILL" in found["evidence"] or "killed by signal" in found["evidence"]
+        report = json.loads(result.stdout)
+        found = report["diagnosis"]
+        assert found["verdict"] == "misconfigured"
+        assert found["evidence"].startswith("a process of the loader was killed in both of two runs: ")
         assert "the kernel ended none for want of memory" in found["evidence"]
+        assert [a["code"] for a in report["advice"]] == ["IO201"]
         assert list(Path(short).iterdir()) == []
+
+
+def test_a_worker_that_somebody_kills_once_costs_a_note_and_not_the_verdict(tmp_path: Path) -> None:
+    result = analyze(tmp_path, "worker_killed_once", "--format", "json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, result.stderr
+    assert report["diagnosis"]["verdict"] not in ("undecided", "misconfigured")
+    (note,) = [c for c in report["caveats"] if c["code"] == "process-killed"]
+    assert "measured again" in note["text"]
+    assert {m.failure for m in load(tmp_path / "out").loaders} == {None}
 
 
 def test_a_page_that_cannot_be_written_does_not_cost_the_report(tmp_path: Path) -> None:

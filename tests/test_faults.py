@@ -71,7 +71,7 @@ def _at_phase(monkeypatch: pytest.MonkeyPatch, words: str, act: object) -> None:
     monkeypatch.setattr(progress_module.Progress, "__call__", watch)
 
 
-def test_kill_9_of_the_measuring_process_is_named_and_leaves_nothing(
+def test_kill_9_of_the_measuring_process_costs_a_note_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,12 +85,13 @@ def test_kill_9_of_the_measuring_process_is_named_and_leaves_nothing(
     _at_phase(monkeypatch, "coupled", kill)
     code = run(_analyze("healthy", "--format", "json"))
     captured = capsys.readouterr()
-    assert code == 2
+    assert code == 0
     found = json.loads(captured.out)
-    assert "the process that runs your loader was ended by SIGKILL" in found["diagnosis"]["evidence"]
-    assert "the kernel ended none for want of memory" in found["diagnosis"]["evidence"]
-    assert found["diagnosis"]["verdict"] == "undecided"
-    assert load("out").loaders[0].failure is not None
+    (note,) = [c["text"] for c in found["caveats"] if c["code"] == "process-killed"]
+    assert "the process that runs your loader was ended by SIGKILL" in note
+    assert "the kernel ended none for want of memory" in note
+    assert found["diagnosis"]["verdict"] not in ("undecided", "misconfigured")
+    assert {m.failure for m in load("out").loaders} == {None}
     assert len(workers) >= 2
     _, alive = psutil.wait_procs(workers, 10)
     assert alive == []

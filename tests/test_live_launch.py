@@ -137,6 +137,14 @@ def test_cached_and_drained_phases_give_the_ladders_rungs_and_the_job_stops(scri
     assert {"loader", "step", "loop"} <= rungs
 
 
+def test_what_a_spawned_worker_imports_counts_as_its_start(script: Callable[[str], str]) -> None:
+    spawned = TRAIN.replace("num_workers=", "multiprocessing_context='spawn', num_workers=")
+    ended = launch(Launch((sys.executable, script(f"import time\ntime.sleep(0.25)\n{spawned}"))))
+    starts = next(m for m in ended.run.loaders if m.name == "train").worker_init_s
+    assert len(starts) == 2  # one worker, two epochs
+    assert min(starts) > 0.25
+
+
 def test_a_job_without_a_dataloader_is_judged_by_its_stacks(script: Callable[[str], str]) -> None:
     path = script(
         """

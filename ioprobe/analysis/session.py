@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ioprobe import __version__
 from ioprobe.analysis.declared import declare_flops
 from ioprobe.analysis.request import Request
@@ -184,7 +186,7 @@ class Session:
             self.company.meet("load")
         run.facts = self.supervisor.load(load_command(request, self.company.member))
         if "loop" in request.phases and request.has_step:
-            run.loaders.append(self._loader("loop", coupled=True))
+            run.loaders.append(self._unless_killed("loop", coupled=True))
         if "step" in request.phases and request.has_step and not self._is_broken():
             command = protocol.Step(seconds=self._begin("step"), tokens_per_sample=request.tokens_per_sample)
             try:
@@ -196,7 +198,7 @@ class Session:
             run.caveats.append(Caveat("step-given", text))
         if "loader" in request.phases and not self._is_broken():
             repeats = run.facts.kind == "iterable"
-            run.loaders.append(self._loader("loader", coupled=False, repeats=repeats))
+            run.loaders.append(self._unless_killed("loader", coupled=False, repeats=repeats))
             self._second_setting()
         if run.dataset is not None and request.storage and not self._is_broken():
             self._storage()
@@ -236,6 +238,20 @@ class Session:
         )
         if found.settings is None and self.run.facts is not None and not changes:
             found.settings = self.run.facts.settings
+        return found
+
+    def _unless_killed(self, phase: str, **how: Any) -> LoaderRun:
+        """Measure, and once more where somebody killed a process of the loader: an accident does not happen again."""
+        found = self._loader(phase, **how)
+        first = found.failure
+        if first is None or first.kind != "sigkill" or self.company.member is not None:
+            return found
+        found = self._loader(phase, **how)
+        if found.failure is None:
+            text = f"{first.message}: measured again, it did not happen"
+            self.run.caveats.append(Caveat("process-killed", text, first.hint))
+        elif found.failure.kind == "sigkill":
+            found.failure = msgspec.structs.replace(found.failure, kind="killed-again")
         return found
 
     def _second_setting(self) -> None:

@@ -155,6 +155,12 @@ FOR_FAILURE: dict[str, RemedyText] = {
         "",
     ),
     "killed": RemedyText("IO201", "use fewer workers or a smaller prefetch_factor, or give the job more memory", ""),
+    "killed-again": RemedyText(
+        "IO201",
+        "use fewer workers or a smaller prefetch_factor, or raise the limit that ends them: earlyoom, systemd-oomd and"
+        " schedulers kill for memory, too",
+        "the dataset itself ends its worker",
+    ),
 }
 
 GENERAL: tuple[RemedyText, ...] = (

@@ -239,6 +239,7 @@ _BROKEN: dict[str, tuple[Limit | None, str]] = {
     "descriptors": (Limit.IPC, "file descriptors ran out: each tensor of a batch that is kept holds one"),
     "shared-memory": (Limit.IPC, "the batches in flight do not fit into shared memory (/dev/shm)"),
     "killed": (None, "a process of the loader was killed, most likely for want of memory"),
+    "killed-again": (None, "a process of the loader was killed in both of two runs"),
 }
 
 

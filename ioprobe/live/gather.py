@@ -16,7 +16,7 @@ from ioprobe.live.hooks.phases import OBSERVE
 from ioprobe.live.journals import Iterated, JobProcess, Known
 from ioprobe.live.loops import Loop, Rows, cached_steps, drained, loop_of, rows_of
 from ioprobe.live.profile import profile
-from ioprobe.probe.rows import worker_batches
+from ioprobe.probe.rows import init_times, worker_batches
 from ioprobe.probe.stacks import stack_shares
 from ioprobe.run import (
     Caveat,
@@ -274,7 +274,10 @@ def _loader_run(lead: Lead, loop: Loop, main_stacks: list[Any], name: str, purpo
     sizes = sorted(size for i in lead.iterators for size in i.sizes) or [(0, 0)]
     settings = _facts(lead).settings
     starts = [i.init_s / len(i.pids) for i in lead.iterators for _ in i.pids]
-    inits = [ready - entered for i in lead.iterators for entered, ready in i.times.values() if ready and i.pids]
+    inits: list[float] = []
+    for one in lead.iterators:
+        ready = [one.times[k][1] if k in one.times else 0.0 for k in range(len(one.pids))]
+        inits += init_times(one.begin_s, one.init_s, ready)
     return LoaderRun(
         name=name,
         variable=lead.known.name,
@@ -289,7 +292,7 @@ def _loader_run(lead: Lead, loop: Loop, main_stacks: list[Any], name: str, purpo
         time_to_first_batch_s=main.wait_s[0] if main.wait_s else None,
         epoch_edges_s=loop.edges_s,
         worker_start_s=starts,
-        worker_init_s=[max(0.0, s) for s in inits],
+        worker_init_s=inits,
         batch_bytes=sizes[len(sizes) // 2][0] or None,
         batch_tensors=sizes[len(sizes) // 2][1],
         stacks=stack_shares(_worker_stacks(lead), main_stacks),

@@ -20,6 +20,7 @@ from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.meeting import Meetings
 from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler, named_rows
 from ioprobe.instrument.stages import Frame, classify, is_user_frame
+from ioprobe.probe.enough import is_narrow, is_too_little
 from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
@@ -31,9 +32,9 @@ from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleR
 
 Progress = Callable[[str, float, float], None]
 
-_CHECK_EVERY_S = 0.5
-_FEWEST_BATCHES = 24
-_TOO_FEW = 10
+_LOOK_EVERY_S = 0.5
+_MOST_LOOKING = 0.01
+"""Of the loop's time [fraction]: with a hundred thousand batches to go through a look takes longer."""
 
 
 class LoopMeter:
@@ -96,7 +97,7 @@ class LoopMeter:
         self._load = LoadMeter()
         self._device_before: int | None = None
         self._workers = worker_batches([], 0.0)
-        self._last_check = 0.0
+        self._next_look_s = _LOOK_EVERY_S
         self._pace = DevicePace()
         self._result: LoaderRun | None = None
 
@@ -228,9 +229,15 @@ class LoopMeter:
         if self._pacer is not None and self._pacer.is_over(len(self.rows.call_s), elapsed):
             self._note_memory()
             return True
-        if elapsed - self._last_check < _CHECK_EVERY_S:
+        if elapsed < self._next_look_s:
             return False
-        self._last_check = elapsed
+        over = self._look(elapsed)
+        spent_s = now() - self._begin - elapsed
+        self._next_look_s = max(elapsed + _LOOK_EVERY_S, min(elapsed + spent_s / _MOST_LOOKING, self.seconds))
+        return over
+
+    def _look(self, elapsed: float) -> bool:
+        """Tell the progress, and whether enough was measured."""
         if self.progress:
             self.progress("loop" if self.step else "loader", elapsed, self.seconds)
         if elapsed >= self.seconds and self._pacer is None and not self._needs_more(elapsed):
@@ -239,10 +246,12 @@ class LoopMeter:
         if elapsed >= self.least_s and self._aside is None:
             self._aside = threading.Thread(target=self._look_aside, name="ioprobe-aside", daemon=True)
             self._aside.start()
-        if elapsed >= self.least_s and self._pacer is None and self._is_narrow() and not self._edge_is_near(elapsed):
+        if elapsed < self.least_s or self._pacer is not None or self._edge_is_near(elapsed):
+            return False
+        narrow = is_narrow(self.rows, self._epochs_ended, self._ready(), self.depth, self.precision)
+        if narrow:
             self._stopped_because = "interval"
-            return True
-        return False
+        return narrow
 
     def _note_memory(self) -> None:
         if self._aside is not None:
@@ -258,15 +267,9 @@ class LoopMeter:
         self._load.sample()
 
     def _needs_more(self, elapsed: float) -> bool:
-        """Whether batches, or short epochs, are too few for the budget: then it may take up to twice as long."""
-        few = len(self.rows.call_s) < self.depth + _TOO_FEW or 0 < self._epochs_ended < 2
-        return (few or self._lives_on_its_queue()) and elapsed < 2 * self.seconds
-
-    def _lives_on_its_queue(self) -> bool:
-        """Whether the queue of prefetched batches still drains, or has only just done so."""
-        ready = self._ready()
-        emptied = stats.drained(ready)
-        return len(ready) - emptied < _FEWEST_BATCHES if emptied else self._is_draining(len(ready) // 2)
+        """Whether what was seen is too little for the budget: then it may take up to twice as long."""
+        count = len(self.rows.call_s)
+        return elapsed < 2 * self.seconds and is_too_little(count, self._epochs_ended, self._ready(), self.depth)
 
     def _edge_is_near(self, elapsed: float) -> bool:
         """Whether the first epoch will end within the budget: what its edge costs is then part of the answer."""
@@ -277,28 +280,6 @@ class LoopMeter:
             return False
         pace_s = (elapsed - (self._first_batch_s or 0.0)) / max(1, count)
         return self._epochs_ended == 0 and 0 <= left * pace_s <= self.seconds - elapsed
-
-    def _is_narrow(self) -> bool:
-        """Whether the throughput and the stall share are known well enough, in steady state, queue drained."""
-        rows = self.rows
-        count = len(rows.call_s)
-        if count < self.depth * 2 + _FEWEST_BATCHES or (0 < max(rows.epoch) < 4):
-            return False
-        cycles = [b - a for a, b in zip(rows.call_s[:-1], rows.call_s[1:], strict=True)]
-        start = max(self.depth * 2, stats.steady_start(cycles), count // 3)
-        if count - start < _FEWEST_BATCHES or self._is_draining(start):
-            return False
-        rate = stats.ratio(rows.samples[start:-1], cycles[start:])
-        share = stats.ratio(rows.wait_s[start:-1], cycles[start:])
-        return rate.relative_halfwidth <= self.precision and (share.high - share.low) / 2 <= self.precision
-
-    def _is_draining(self, start: int) -> bool:
-        """Whether the queue of ready batches still shrinks: the loop lives on what was prefetched."""
-        ready = self._ready()[start:]
-        if len(ready) < 9:
-            return False
-        third = len(ready) // 3
-        return sum(ready[-third:]) / third < sum(ready[:third]) / third - 1.0
 
     def _ready(self) -> list[int]:
         return [r for trace in self._recorder.traces for r in trace.ready if r >= 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ioprobe.instrument.hooks import IteratorTrace
@@ -51,13 +52,23 @@ def start_times(traces: list[IteratorTrace]) -> tuple[list[float], list[float]]:
         if not trace.num_workers:
             continue
         starts += [trace.init_s / trace.num_workers] * trace.num_workers
-        for worker in range(trace.num_workers):
-            _, ready = trace.ring.times(worker)
-            # From when its process was made: a spawned one imports before it enters the loader's code.
-            made = trace.begin_s + trace.init_s * (worker + 1) / trace.num_workers
-            if ready:
-                inits.append(max(0.0, ready - made))
+        ready = [trace.ring.times(worker)[1] for worker in range(trace.num_workers)]
+        inits += init_times(trace.begin_s, trace.init_s, ready)
     return starts, inits
+
+
+def init_times(begin_s: float, init_s: float, ready_s: Sequence[float]) -> list[float]:
+    """Return how long each worker took from when its process was made until it could fetch [s].
+
+    A spawned one imports before it enters the loader's code, so its own clock would not tell.
+
+    Args:
+        begin_s: When the iterator began to make them, one after the other.
+        init_s: How long that took it.
+        ready_s: When each was ready; 0 for one that never was, which is left out.
+    """
+    each_s = init_s / max(1, len(ready_s))
+    return [max(0.0, ready - begin_s - each_s * (k + 1)) for k, ready in enumerate(ready_s) if ready]
 
 
 def worker_stacks(traces: list[IteratorTrace]) -> list[Any]:

@@ -64,8 +64,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     """``factory``, ``loop``, ``loader``, ``step``, ``storage`` or ``verify``."""
     kind: str
-    """``exception``, ``worker-died``, ``killed`` (for memory), ``sigkill`` (by somebody else), ``hang``, ``empty``,
-    ``interrupted`` or ``rank-lost``."""
+    """``exception``, ``worker-died``, ``killed`` (for memory), ``sigkill`` (by somebody else), ``killed-again`` (by
+    somebody else, in both of two runs), ``hang``, ``empty``, ``interrupted`` or ``rank-lost``."""
     message: str
     """One line, as the user should read it."""
     where: str = ""

@@ -1,0 +1,57 @@
+"""When a loop has been measured enough: pure rules over its rows and the levels of its queue of ready batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ioprobe import stats
+from ioprobe.run import MainBatches
+
+_FEWEST_BATCHES = 24
+_TOO_FEW = 10
+
+
+def is_narrow(rows: MainBatches, epochs_ended: int, ready: Sequence[int], depth: int, precision: float) -> bool:
+    """Whether throughput and stall share are known well enough, in steady state, the queue drained.
+
+    Args:
+        rows: What the loop did so far.
+        epochs_ended: Epochs that are over, the one included whose end the loop has just met.
+        ready: Batches that lay ready each time one was taken, in order; empty where nobody counts them.
+        depth: Batches in flight at most.
+        precision: Half-width of the throughput's 95% interval over its value, and of the stall share's [fraction].
+    """
+    count = len(rows.call_s)
+    if count < depth * 2 + _FEWEST_BATCHES or 0 < epochs_ended < 4:
+        return False
+    cycles = [after - before for before, after in pairwise(rows.call_s)]
+    start = max(depth * 2, stats.steady_start(cycles), count // 3)
+    if count - start < _FEWEST_BATCHES or is_draining(ready[start:]):
+        return False
+    rate = stats.ratio(rows.samples[start:-1], cycles[start:])
+    share = stats.ratio(rows.wait_s[start:-1], cycles[start:])
+    return rate.relative_halfwidth <= precision and (share.high - share.low) / 2 <= precision
+
+
+def is_too_little(batches: int, epochs_ended: int, ready: Sequence[int], depth: int) -> bool:
+    """Whether batches, or short epochs, are too few, or the loop lives on batches prefetched before it began."""
+    return batches < depth + _TOO_FEW or 0 < epochs_ended < 2 or _lives_on_its_queue(ready)
+
+
+def is_draining(ready: Sequence[int]) -> bool:
+    """Whether the queue of ready batches still shrinks.
+
+    >>> is_draining([9, 8, 8, 7, 7, 6, 5, 4, 4]), is_draining([1] * 9)
+    (True, False)
+    """
+    if len(ready) < 9:
+        return False
+    third = len(ready) // 3
+    return sum(ready[-third:]) / third < sum(ready[:third]) / third - 1.0
+
+
+def _lives_on_its_queue(ready: Sequence[int]) -> bool:
+    """Whether the queue still drains, or has only just done so."""
+    emptied = stats.drained(ready)
+    return len(ready) - emptied < _FEWEST_BATCHES if emptied else is_draining(ready[len(ready) // 2 :])
