@@ -206,19 +206,18 @@ def main() -> None:
     store = Store(options.results)
     if not options.report:
         folder()
-        for _ in range(options.passes):
-            left = 0
-            for name in names:
-                left += collect(
+        # One workload after the other: the machine's speed drifts, and a calibration tells of the minutes around it.
+        for name in names:
+            for _ in range(options.passes):
+                if not collect(
                     WORKLOADS[name],
                     store,
                     options.repetitions,
                     options.seconds,
                     options.calibrate_seconds,
                     options.lock,
-                )
-            if not left:
-                break
+                ):
+                    break
     if options.cells:
         cells_of(store, names, options.tolerance)
     report(store, names, options.tolerance)
