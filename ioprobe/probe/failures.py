@@ -35,7 +35,7 @@ def failure_of(error: BaseException, phase: str) -> Failure:
         own = isinstance(error, IoprobeError)
         message = first_line(text) if own else f"{type(error).__name__}: {first_line(text) or 'no message'}"
     if kind == "sigkill":
-        message += f"; {cause().clause}"
+        message = f"{message.removesuffix('.')}; {cause().clause}"
     if isinstance(error, IoprobeError) and error.hint:
         hint = error.hint
     return Failure(phase=phase, kind=kind, message=message, where=where or user_line(error), hint=hint)
