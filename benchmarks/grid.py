@@ -253,10 +253,12 @@ def collect(
             run = calibration(workload, *CALIBRATED_AT, seconds=calibrate_s)
         if before is None or others(run) < others(before):
             store.add_run(workload.name, run)
-    todo = missing(workload.name, store.cells(), repetitions)
-    for at in range(0, len(todo), 12):  # short stretches: others want the machine, too
+    tried: list[tuple[int, int, float]] = []
+    # Short stretches: others want the machine, too. Steps follow once the drained loader's times are known.
+    while todo := [t for t in missing(workload.name, store.cells(), repetitions) if t not in tried][:12]:
+        tried += todo
         with alone(lock):
-            for workers, prefetch, step_s in todo[at : at + 12]:
+            for workers, prefetch, step_s in todo:
                 wait_for_quiet()
                 seen = sum(
                     1 for c in store.cells() if c.workload == workload.name and c.setting == (workers, prefetch, step_s)
