@@ -227,15 +227,15 @@ class Store:
 
 
 def missing(workload: str, cells: list[Cell], repetitions: int) -> list[tuple[int, int, float]]:
-    """Return the settings of a workload that lack quiet repetitions; coupled ones once the drained ones are known."""
+    """Return the settings of a workload that lack quiet repetitions; coupled ones once all drained ones were seen."""
     mine = [c for c in cells if c.workload == workload]
     quiet: dict[tuple[int, int, float], int] = {}
     for cell in mine:
         quiet[cell.setting] = quiet.get(cell.setting, 0) + (cell.other_cores < QUIET)
     drained = [c.batch_s for c in mine if c.step_s == 0 and c.other_cores < QUIET]
-    known = sum(1 for w, p in SETTINGS if quiet.get((w, p, 0.0)))
+    known = sum(1 for w, p in SETTINGS if (w, p, 0.0) in quiet)
     steps = sorted({c.step_s for c in mine if c.step_s})
-    if len(steps) < len(STEPS) - 1 and known == len(SETTINGS):
+    if len(steps) < len(STEPS) - 1 and known == len(SETTINGS) and drained:
         steps = [round(fraction * min(drained), 5) for fraction in STEPS[1:]]
     todo = [(w, p, s) for s in (0.0, *steps) for w, p in SETTINGS]
     return [t for t in todo if quiet.get(t, 0) < repetitions]
