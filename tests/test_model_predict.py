@@ -129,8 +129,8 @@ def test_more_workers_than_needed_become_fewer() -> None:
 
 
 def test_more_workers_than_cores_must_gain_more_than_the_model_errs() -> None:
-    # Batches of unlike length, handed over in order, leave two workers idle now and then: on paper a third fills that.
-    uneven = np.random.default_rng(1).gamma(3.0, 20 * MS / 3, 400)
+    # Batches of unlike length, handed over in order, leave two workers idle at times: on paper a third fills that.
+    uneven = np.random.default_rng(1).exponential(20 * MS, 400)
     computing = loader(20, 0, count=400, fetch_cpu_s=uneven)
     here, three = (predict(computing, Setting(n, step_s=0.0)).samples_per_s for n in (2, 3))
     assert here.relative_halfwidth / 2 < three.value / here.value - 1 < three.relative_halfwidth
