@@ -130,7 +130,7 @@ def test_more_workers_than_needed_become_fewer() -> None:
 
 def test_more_workers_than_cores_must_gain_more_than_the_model_errs() -> None:
     # Batches of unlike length, handed over in order, leave two workers idle at times: on paper a third fills that.
-    uneven = np.random.default_rng(1).exponential(20 * MS, 400)
+    uneven = np.random.default_rng(1).gamma(1.4, 20 * MS / 1.4, 400)
     computing = loader(20, 0, count=400, fetch_cpu_s=uneven)
     here, three = (predict(computing, Setting(n, step_s=0.0)).samples_per_s for n in (2, 3))
     assert here.relative_halfwidth / 2 < three.value / here.value - 1 < three.relative_halfwidth
