@@ -45,7 +45,10 @@ def rate(loader: Any, step: Any, workers: int, depth: int) -> float:
     warm, crew = max(4, 2 * depth), max(1, workers)
     ends: list[float] = []
     epochs: list[int] = []
-    length = len(loader) if hasattr(loader, "__len__") else 0
+    try:
+        length = len(loader)
+    except TypeError:  # a stream
+        length = 0
     began = time.monotonic()
     while True:
         for batch in loader:
