@@ -192,6 +192,21 @@ def drained(levels: ArrayLike) -> int:
     return top + int(np.argmax(x[top:] <= floor + 1))
 
 
+def draining(levels: Sequence[int]) -> bool:
+    """Whether the queue still shrinks, to the end.
+
+    Args:
+        levels: As for :func:`drained`.
+
+    >>> draining([9, 8, 8, 7, 7, 6, 5, 4, 4]), draining([1] * 9)
+    (True, False)
+    """
+    if len(levels) < 9:
+        return False
+    third = len(levels) // 3
+    return sum(levels[-third:]) / third < sum(levels[:third]) / third - 1.0
+
+
 def percentile(values: ArrayLike, q: float) -> float | None:
     """Return the q-quantile (0..1) of a series, or None when it is empty."""
     x = np.asarray(values, dtype=np.float64)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ioprobe import stats
 from ioprobe.diagnosis.forecast import ForecastPoint
 from ioprobe.model.rates import throughput
 from ioprobe.run import Caveat, Failure, LoaderRun
@@ -92,14 +93,22 @@ def knobs(run: LoaderRun) -> Knobs | None:
 
 
 def measured_at(runs: list[LoaderRun], wanted: Knobs, *, coupled: bool) -> list[Estimate]:
-    """Return the throughput of all runs at some knobs, in the order measured [samples/s]."""
+    """Return the throughput of all runs at some knobs, in the order measured [samples/s].
+
+    A loop that lived on prefetched batches to its end, as behind a first step of seconds, tells of no rate.
+    """
     found = []
     for run in runs:
-        if run.coupled == coupled and run.failure is None and _same(knobs(run), wanted):
+        if run.coupled == coupled and run.failure is None and _same(knobs(run), wanted) and not _draining(run):
             rate = throughput(run)
             if rate is not None:
                 found.append(rate)
     return found
+
+
+def _draining(run: LoaderRun) -> bool:
+    ready = run.main.ready
+    return not stats.drained(ready) and stats.draining(ready[len(ready) // 2 :])
 
 
 def _same(found: Knobs | None, wanted: Knobs) -> bool:

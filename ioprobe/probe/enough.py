@@ -27,7 +27,7 @@ def is_narrow(rows: MainBatches, epochs_ended: int, ready: Sequence[int], depth:
         return False
     cycles = [after - before for before, after in pairwise(rows.call_s)]
     start = max(depth * 2, stats.steady_start(cycles), count // 3)
-    if count - start < _FEWEST_BATCHES or is_draining(ready[start:]):
+    if count - start < _FEWEST_BATCHES or stats.draining(ready[start:]):
         return False
     rate = stats.ratio(rows.samples[start:-1], cycles[start:])
     share = stats.ratio(rows.wait_s[start:-1], cycles[start:])
@@ -39,19 +39,7 @@ def is_too_little(batches: int, epochs_ended: int, ready: Sequence[int], depth: 
     return batches < depth + _TOO_FEW or 0 < epochs_ended < 2 or _lives_on_its_queue(ready)
 
 
-def is_draining(ready: Sequence[int]) -> bool:
-    """Whether the queue of ready batches still shrinks.
-
-    >>> is_draining([9, 8, 8, 7, 7, 6, 5, 4, 4]), is_draining([1] * 9)
-    (True, False)
-    """
-    if len(ready) < 9:
-        return False
-    third = len(ready) // 3
-    return sum(ready[-third:]) / third < sum(ready[:third]) / third - 1.0
-
-
 def _lives_on_its_queue(ready: Sequence[int]) -> bool:
     """Whether the queue still drains, or has only just done so."""
     emptied = stats.drained(ready)
-    return len(ready) - emptied < _FEWEST_BATCHES if emptied else is_draining(ready[len(ready) // 2 :])
+    return len(ready) - emptied < _FEWEST_BATCHES if emptied else stats.draining(ready[len(ready) // 2 :])
