@@ -9,6 +9,8 @@ calibration's own, a relative one for each binding resource (``KNOWN_ERROR``), a
 weight; a resource that binds in few workloads borrows from the others. These come from cells that were measured
 while others left the cores alone. ``NEIGHBOURS`` comes from the rest, where others were there at calibration, too.
 The share is raised until the intervals hold 85% of the cells of workloads that were left out of the fit.
+
+Last comes how many of the gains that the model predicts over the calibrated setting were there, by their size.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from grid import Store
+from grid import CALIBRATED_AT, Store
 from model import SHORT_S, Error, errors
 from workloads import WORKLOADS
 
@@ -31,6 +34,8 @@ WANTED = 0.90
 LEAST = 0.85
 """Share of the cells of workloads left out that it must hold at least."""
 ROUNDS = 4
+GAINS = (0.02, 0.05, 0.10, 0.20, math.inf)
+"""Bands of predicted gains [fraction]."""
 BUSY = 0.05
 """Share of the cores used by others from which a calibration tells of neighbours [fraction]."""
 
@@ -105,6 +110,26 @@ def _quantile(values: list[float], weights: list[float], share: float) -> float:
     return float(np.asarray(values)[order][np.searchsorted(upto, share * upto[-1])])
 
 
+def gains(cells: Sequence[Error]) -> list[tuple[float, float]]:
+    """Return predicted and measured gain over the calibrated setting at the same step, of one folder [fractions]."""
+    here = {
+        (e.workload, e.step_s): e for e in cells if e.step_s and (e.num_workers, e.prefetch_factor) == CALIBRATED_AT
+    }
+    pairs = [(e, here[e.workload, e.step_s]) for e in cells if (e.workload, e.step_s) in here]
+    return [(now.predicted_s / e.predicted_s - 1, now.batch_s / e.batch_s - 1) for e, now in pairs if e is not now]
+
+
+def gains_told(found: Sequence[tuple[float, float]]) -> str:
+    """Return for each band of predicted gains how many were there at all."""
+    parts = []
+    for low, high in pairwise(GAINS):
+        real = [measured > 0 for predicted, measured in found if low < predicted <= high]
+        if real:
+            band = f"{100 * low:.0f} to {100 * high:.0f}%" if math.isfinite(high) else f"above {100 * low:.0f}%"
+            parts.append(f"{band}: {sum(real)} of {len(real)}")
+    return "gains that were there, by what was predicted: " + ", ".join(parts)
+
+
 def left_out(cells: Sequence[Error], share: float) -> list[bool]:
     """Return for each cell whether the fit without its workload holds it."""
     inside = []
@@ -121,7 +146,8 @@ def main() -> None:
     parser.add_argument("--quiet", type=float, default=0.12, help="cores that others may use beside a cell")
     parser.add_argument("--tolerance", type=float, default=0.08, help="as in benchmarks/model.py")
     options = parser.parse_args()
-    every = [e for folder in options.results for e in _cells(folder, options.tolerance)]
+    folders = [_cells(folder, options.tolerance) for folder in options.results]
+    every = [e for cells in folders for e in cells]
     cells = [e for e in every if e.other_cores <= options.quiet and e.foreign_share <= options.quiet]
     names = {e.workload for e in cells}
     if len(names) < 3:
@@ -137,6 +163,7 @@ def main() -> None:
     print(f"workloads left out: intervals hold {100 * np.mean(inside):.0f}%")
     print("KNOWN_ERROR = {" + ", ".join(f'"{k}": {v:.3f}' for k, v in found.known.items()) + "}")
     print(f"UNEVEN_S = {found.uneven_s:.2e}")
+    print(gains_told([pair for cells in folders for pair in gains(cells)]))
     busy = [e for e in every if e.foreign_share > BUSY]
     if busy:
         found = Fit(found.known, found.uneven_s, neighbours(busy, found, WANTED))

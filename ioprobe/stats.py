@@ -207,6 +207,15 @@ def draining(levels: Sequence[int]) -> bool:
     return sum(levels[-third:]) / third < sum(levels[:third]) / third - 1.0
 
 
+def undrained(levels: Sequence[int]) -> bool:
+    """Whether a queue that was full at first still shrinks when the record ends.
+
+    >>> undrained(range(60, 0, -1)), undrained([8, 4, 1] + [0] * 40)
+    (True, False)
+    """
+    return not drained(levels) and draining(levels[len(levels) // 2 :])
+
+
 def percentile(values: ArrayLike, q: float) -> float | None:
     """Return the q-quantile (0..1) of a series, or None when it is empty."""
     x = np.asarray(values, dtype=np.float64)

@@ -119,6 +119,7 @@ def open_page(path: Path) -> Iterator[Page]:
             preexec_fn=place_pipes,
             pass_fds=(3, 4),
             start_new_session=True,
+            env={**os.environ, "TMPDIR": profile},  # a killed Chromium leaves its sockets' folder
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

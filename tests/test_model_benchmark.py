@@ -41,6 +41,14 @@ def test_a_window_without_workers_needs_whole_cycles_only(grid: Any) -> None:
     assert enough[0] == 32
 
 
+def test_gains_are_told_by_what_was_predicted_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    intervals = load_benchmark("model_intervals", monkeypatch)
+    pairs = [(0.03, 0.1), (0.04, -0.1), (0.15, 0.01), (3.0, 2.0), (0.01, 0.5), (-0.2, -0.1)]
+    told = intervals.gains_told(pairs)
+    assert told.endswith(": 2 to 5%: 1 of 2, 10 to 20%: 1 of 1, above 20%: 1 of 1")
+
+
 def test_a_pick_outside_the_grid_is_judged_by_its_own_loops_and_adds_nothing_to_the_grids_time(
     grid: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

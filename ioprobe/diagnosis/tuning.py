@@ -97,18 +97,9 @@ def measured_at(runs: list[LoaderRun], wanted: Knobs, *, coupled: bool) -> list[
 
     A loop that lived on prefetched batches to its end, as behind a first step of seconds, tells of no rate.
     """
-    found = []
-    for run in runs:
-        if run.coupled == coupled and run.failure is None and _same(knobs(run), wanted) and not _draining(run):
-            rate = throughput(run)
-            if rate is not None:
-                found.append(rate)
-    return found
-
-
-def _draining(run: LoaderRun) -> bool:
-    ready = run.main.ready
-    return not stats.drained(ready) and stats.draining(ready[len(ready) // 2 :])
+    mine = [run for run in runs if run.coupled == coupled and run.failure is None and _same(knobs(run), wanted)]
+    rates = [throughput(run) for run in mine if not stats.undrained(run.main.ready)]
+    return [rate for rate in rates if rate is not None]
 
 
 def _same(found: Knobs | None, wanted: Knobs) -> bool:

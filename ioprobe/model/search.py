@@ -233,7 +233,7 @@ def _decide(
 ) -> tuple[Prediction, str, str]:
     was, now = here.setting, pick.setting
     # Errors at two settings mostly go one way, and half of one is for those that do not: of the gains predicted between
-    # 5 and 10% in the cells of benchmarks/model.py three in five were there, between 10 and 20% six in seven.
+    # 5 and 10% 15 of 26 were there, between 10 and 20% 17 of 20 (benchmarks/model_intervals.py).
     noise = max(tolerance, here.samples_per_s.relative_halfwidth / 2)
     if computes and now.num_workers > max(was.num_workers, limits.cores or was.cores or 0.0):
         # Where more workers than cores compute, the gaps that they fill and what their switching costs are in no

@@ -36,10 +36,6 @@ def is_narrow(rows: MainBatches, epochs_ended: int, ready: Sequence[int], depth:
 
 def is_too_little(batches: int, epochs_ended: int, ready: Sequence[int], depth: int) -> bool:
     """Whether batches, or short epochs, are too few, or the loop lives on batches prefetched before it began."""
-    return batches < depth + _TOO_FEW or 0 < epochs_ended < 2 or _lives_on_its_queue(ready)
-
-
-def _lives_on_its_queue(ready: Sequence[int]) -> bool:
-    """Whether the queue still drains, or has only just done so."""
     emptied = stats.drained(ready)
-    return len(ready) - emptied < _FEWEST_BATCHES if emptied else stats.draining(ready[len(ready) // 2 :])
+    just_emptied = emptied > 0 and len(ready) - emptied < _FEWEST_BATCHES
+    return batches < depth + _TOO_FEW or 0 < epochs_ended < 2 or just_emptied or stats.undrained(ready)
