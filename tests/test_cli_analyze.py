@@ -176,11 +176,13 @@ def test_a_worker_that_is_killed_each_time_is_a_verdict_but_none_about_memory_an
         assert list(Path(short).iterdir()) == []
 
 
-def test_a_worker_that_somebody_kills_once_costs_a_note_and_not_the_verdict(tmp_path: Path) -> None:
+def test_a_worker_that_somebody_kills_once_costs_a_note_and_not_the_measurement(tmp_path: Path) -> None:
     result = analyze(tmp_path, "worker_killed_once", "--format", "json")
     report = json.loads(result.stdout)
     assert result.returncode == 0, result.stderr
-    assert report["diagnosis"]["verdict"] not in ("undecided", "misconfigured")
+    # On a busy host the figures may carry no verdict; the kill is no reason either way.
+    assert report["diagnosis"]["verdict"] != "misconfigured"
+    assert "kill" not in report["diagnosis"]["evidence"]
     (note,) = [c for c in report["caveats"] if c["code"] == "process-killed"]
     assert "measured again" in note["text"]
     assert {m.failure for m in load(tmp_path / "out").loaders} == {None}
