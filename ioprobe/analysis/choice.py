@@ -11,6 +11,9 @@ from ioprobe.stats import Estimate
 
 AGREED = 0.15
 """Predicted gain from which on a measured half of it confirms it, whatever the noise [fraction]."""
+COLD = 0.8
+"""Rate of the very first loop, over that of later ones at the same setting, below which it read what caches hold since
+[fraction]."""
 
 
 def grid_settings(current: Setting, limits: Limits, profile: Profile) -> list[Setting]:
@@ -36,8 +39,18 @@ def decide(
     ran: list[tuple[Prediction, list[Estimate]]],
     old: list[Estimate],
     tolerance: float,
+    first_loop: Estimate | None = None,
 ) -> tuple[Prediction, str, str]:
-    """Choose by what was measured; where nothing was run, by the model."""
+    """Choose by what was measured; where nothing was run, by the model.
+
+    Args:
+        first: What the model said at first.
+        best: What it said last.
+        ran: Settings that were run, each with its rates [samples/s].
+        old: Rates of the present setting, measured in turn with those [samples/s].
+        tolerance: How much less than the best is as good [fraction].
+        first_loop: Rate of the very first loop, at the present setting [samples/s].
+    """
     current = first.current
     if not ran or not old:
         return (best.predicted, best.action, best.reason)
@@ -50,6 +63,11 @@ def decide(
     if gain is None or knobs_of(pick.setting) == knobs_of(current.setting):
         return current, "no-change", "no setting that was run is faster beyond the noise"
     fewer = pick.setting.num_workers < current.setting.num_workers
+    cold = first_loop.value / rates[0][2] if first_loop is not None and rates[0][2] > 0 else 1.0
+    if fewer and cold < COLD and gain.value < AGREED:
+        reason = f"measured {100 * gain.value:+.1f}% with {pick.setting.num_workers} workers once caches are full, but "
+        slower = f"the first pass over the data ran at {100 * cold:.0f}% of the later rate and needs the workers"
+        return current, "no-change", reason + slower
     predicted = pick.samples_per_s.value / max(1e-9, current.samples_per_s.value) - 1
     # A wide interval on a busy host does not overrule a gain that model and measurement agree on.
     agreed = predicted > AGREED and gain.value > 0.5 * predicted

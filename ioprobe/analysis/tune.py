@@ -252,7 +252,8 @@ class _Tuner:
         old = self._seen(current)
         ran = [(as_counted(p, evidence), self._seen(p.setting)) for p in tried]
         ran = [(p, s) for p, s in ran if s]
-        pick, action, reason = decide(first, best, ran, old, self.options.tolerance)
+        (cold,) = measured_at(self.run.loaders[:1], knobs_of(current), coupled=self.coupled) or (None,)
+        pick, action, reason = decide(first, best, ran, old, self.options.tolerance, cold)
         if self.failed and knobs_of(pick.setting) not in {knobs_of(p.setting) for p, _ in ran}:
             pick, action, reason = first.current, "no-change", self.failed
         runs = self._seen(pick.setting)
