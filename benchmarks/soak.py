@@ -9,9 +9,13 @@ anonymous and shared pages), descriptors and threads of the long-lived processes
 temporary folder, in /dev/shm and of processes.
 The first fifth is warm-up. After six minutes the rings are full that hold the job's batches in shared memory (4 MB); a
 run of a few minutes shows them as growth. The record that ``ioprobe run`` keeps of the job's batches grows by design,
-up to 200,000 of them, and is a row of its own. Slopes are Theil and Sen's (the median of all pairwise slopes) with
-their 95% interval; growth is significant where the interval's lower end, over the time measured, exceeds what a row
-tolerates. Exit code 1 then. Nothing else should run on the machine meanwhile.
+up to 200,000 of them, and is a row of its own. The library's process empties Python's own stores after each round, free
+lists and the cache of methods: they fill for hours up to their bounds (some 10 kB a round at first), whatever runs.
+What its collector finds then, circles of references, is a row of its own.
+
+Slopes are Theil and Sen's (the median of all pairwise slopes) with their 95% interval; growth is significant where the
+interval's lower end, over the time measured, exceeds what a row tolerates. Exit code 1 then. Nothing else should run on
+the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ LEAST_ROUNDS = 8
 MIB = 1 << 20
 MEMORY = "memory [MiB]"
 RECORD = "the job's record [MiB]"
+CIRCLES = "objects in circles"
 TOLERATED = {MEMORY: 0.5, RECORD: 60.0}
 """Growth over the whole time that is noise or meant, by the kind of row; 0.5 of anything that is counted."""
 JOB = """
@@ -73,7 +78,7 @@ batch_size = 16
 num_workers = 2
 """
 LIBRARY = """
-import os, sys
+import gc, sys
 from ioprobe.analysis import Request, analyze, report_from_run
 from ioprobe.probe.storage_block import measure_block
 from ioprobe.report import html
@@ -85,7 +90,10 @@ for line in sys.stdin:  # one round for each line
     page = html.render(report_from_run(run))
     how = {"pattern": "random", "block_bytes": 4096, "depth": 4, "direct": False, "cache": "warm"}
     measure_block(folder + "/blocks", seconds=0.5, **how)
-    print(len(page), flush=True)
+    del run, page
+    circles = gc.collect()
+    sys._clear_type_cache()
+    print(circles, flush=True)
 """
 
 
@@ -124,6 +132,7 @@ class Soak:
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder, self.rounds, self.ran = folder, 0, dict.fromkeys(("storage", "check", "attach", "analyze"), 0)
+        self.circles = 0
         self.scratch = folder / "tmp"
         self.scratch.mkdir()
         self.environ = {**os.environ, "TMPDIR": str(self.scratch)}
@@ -170,8 +179,10 @@ class Soak:
         assert self.library.stdout is not None
         self.library.stdin.write("\n")
         self.library.stdin.flush()
-        if not self.library.stdout.readline():
+        line = self.library.stdout.readline()
+        if not line:
             raise SystemExit("the process that uses the library ended")
+        self.circles = int(line)
         data = "data/shard-*.tar"
         trainer = self.trainer()
         for words in (
@@ -210,6 +221,7 @@ class Soak:
             for row, processes in watched.items()
             for kind, read in READINGS.items()
         ]
+        found.append(Sample("library", CIRCLES, now, float(self.circles)))
         # Folders and sockets count, too.
         left = {path: path.lstat().st_size for path in self.scratch.rglob("*")}
         record = {path: size for path, size in left.items() if path.suffix == ".rec"}
