@@ -130,6 +130,7 @@ class _Tuner:
             surprise |= self._note(self._counted(predict(profile, current)), seen)
             if not surprise:
                 break
+            limits = self._limits()  # a run with more workers than the stream has shards tells how many it has
             best = search(profile, current, limits=limits, tolerance=self.options.tolerance, seen=seen)
         return self._answer(profile, first, best, tried, [])
 
