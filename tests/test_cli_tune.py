@@ -61,36 +61,6 @@ def test_a_loader_that_waits_gets_more_workers_verified_by_a_real_run(
     assert pick["predicted"]["samples_per_s"]["value"] > tuned[1]["current"]["samples_per_s"]["value"]
 
 
-TWO_FILES = """
-import time
-import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-
-
-class Lines(IterableDataset):
-    def __iter__(self):
-        me = get_worker_info()
-        for _ in range(me.id if me else 0, 2, me.num_workers if me else 1):
-            for _ in range(1_000_000):
-                time.sleep(0.02)
-                yield torch.zeros(4)
-
-
-def make_loader(num_workers=1, **more):
-    return DataLoader(Lines(), batch_size=1, num_workers=num_workers, **more)
-"""
-
-
-def test_a_run_with_more_workers_than_the_stream_has_files_tells_how_many_to_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "lines.py").write_text(TWO_FILES)
-    words = f"tune {tmp_path}/lines.py:make_loader --step-ms 2 --budget 16 --max-workers 6 --format json --quiet"
-    assert ioprobe([*words.split(), "--output", str(tmp_path / "run")]) == 0
-    pick = json.loads(capsys.readouterr().out)["recommended"]
-    assert (pick["action"], pick["settings"]["num_workers"]) == ("change", 2)
-
-
 def test_a_failing_factory_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ioprobe(["tune", f"{WAITING}:make_failing", "--output", str(tmp_path / "run"), "--quiet"]) == 2
     seen = capsys.readouterr()

@@ -1,0 +1,55 @@
+"""How tune goes from one pick to the next, with replayed loaders in place of real ones."""
+
+from __future__ import annotations
+
+import pytest
+from model_truth import emulated_step, loader_run
+
+from ioprobe.analysis import tune as room
+from ioprobe.analysis.request import Request
+from ioprobe.model.simulate import System
+from ioprobe.probe import protocol
+from ioprobe.run import LoaderFacts, LoaderRun, LoaderSettings, StepRun
+
+FILES = 2
+STEP_S = 0.002
+
+
+class Replayed:
+    """A stream of two files, 20 ms of waiting a batch: each further worker finds nothing to do."""
+
+    def __init__(self, **_: object) -> None:
+        self.ran: list[int] = []
+
+    def load(self, command: protocol.Load) -> LoaderFacts:
+        return LoaderFacts(kind="iterable", settings=LoaderSettings(batch_size=16, num_workers=1, prefetch_factor=2))
+
+    def measure(self, command: protocol.Measure) -> LoaderRun:
+        workers = command.changes.get("num_workers", 1)
+        self.ran.append(workers)
+        system = System(
+            num_workers=workers,
+            prefetch_factor=command.changes.get("prefetch_factor", 2) if workers else 2,
+            rows=(((0.0002, 0.02, 0.0),),),
+            worker_batches=tuple(10_000 if w < FILES else 0 for w in range(workers)) if workers else None,
+            step_s=(STEP_S,) if command.coupled else (0.0,),
+            receive_cpu_s=0.0001,
+        )
+        return loader_run(system, 200, purpose=command.purpose)
+
+    def step(self, command: protocol.Step) -> StepRun:
+        return emulated_step(STEP_S)
+
+    def retire(self) -> None:
+        pass
+
+
+def test_a_run_with_more_workers_than_the_stream_has_files_tells_how_many_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "Supervisor", Replayed)
+    _, found = room.tune(Request(target="lines.py:make_loader", step_s=STEP_S), room.TuneOptions(max_workers=6))
+    assert found.measured_settings >= 4  # one, none, the first pick of six, the second
+    assert (found.recommended.action, found.recommended.settings["num_workers"]) == ("change", FILES)
+    assert found.recommended.verified is not None
+    assert found.recommended.verified.value == pytest.approx(1.0, abs=0.05)
