@@ -67,6 +67,24 @@ def worker_rows(fetch_s: Sequence[float], *, cpu: float = 1.0, runq: float = 0.0
     )
 
 
+def in_order_run(
+    fetch_s: Sequence[float], step_s: float, *, workers: int = 2, prefetch: int = 2, runq: float = 0.0
+) -> LoaderRun:
+    """A coupled loop over a loader that hands batches over in order: its tasks go out as torch's do."""
+    rows = worker_rows(fetch_s, cpu=1.0 - runq, runq=runq, workers=workers)
+    free, asked, waits, got = [0.0] * workers, 0.0, [], []
+    for k, seconds in enumerate(fetch_s):
+        # The first tasks go out at once, each later one when the batch that many before it was handed over.
+        given = got[k - workers * prefetch] if k >= workers * prefetch else 0.0
+        rows.idle_s[k] = max(0.0, given - free[k % workers])
+        rows.start_s[k] = free[k % workers] + rows.idle_s[k]
+        free[k % workers] = rows.put_s[k] = rows.start_s[k] + seconds
+        waits.append(max(0.0, rows.put_s[k] - asked))
+        got.append(asked + waits[-1])
+        asked = got[-1] + step_s
+    return loader_run(waits, [step_s] * len(waits), workers=rows, num_workers=workers)
+
+
 def run_of(*loaders: LoaderRun, cores: float = 8.0, cpu_model: str = "cpu") -> Run:
     """A run that holds these measurements."""
     return Run(

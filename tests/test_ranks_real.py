@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,19 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 QUICK = ("--no-verify", "--format", "json")
 
 Started = subprocess.Popen[str]
+STARTED: list[Started] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_its_test() -> Iterator[None]:
+    """A test that fails leaves no ranks to measure on beside the tests after it."""
+    yield
+    for process in STARTED:
+        if process.poll() is None:
+            process.terminate()
+        with process:
+            pass
+    STARTED.clear()
 
 
 class Ended(NamedTuple):
@@ -59,7 +73,7 @@ def start(folder: Path, command: Sequence[str], environ: Mapping[str, str]) -> S
     keep = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
     # As launchers do: thread pools that spin on each other's cores would hold up steps for tens of milliseconds.
     keep["OMP_NUM_THREADS"] = "1"
-    return subprocess.Popen(
+    process = subprocess.Popen(
         list(command),
         cwd=folder,
         env={**keep, **environ},
@@ -67,6 +81,8 @@ def start(folder: Path, command: Sequence[str], environ: Mapping[str, str]) -> S
         stderr=subprocess.PIPE,
         text=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def ioprobe(*args: str) -> tuple[str, ...]:
@@ -266,17 +282,21 @@ def wait_for_workers(ranks: list[Started]) -> None:
     """Wait until every rank's loader has its worker, and the loop has made some batches."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        busy = 0
-        for rank in ranks:
-            assert rank.poll() is None, rank.communicate()
-            for child in psutil.Process(rank.pid).children():
-                if "ioprobe.probe.child" in " ".join(child.cmdline()) and child.children():
-                    busy += 1
-        if busy == len(ranks):
+        assert [rank.poll() for rank in ranks] == [None] * len(ranks), [rank.communicate() for rank in ranks]
+        if all(measures(rank.pid) for rank in ranks):
             time.sleep(0.7)
             return
         time.sleep(0.1)
     raise AssertionError("the measurement did not begin")
+
+
+def measures(pid: int) -> bool:
+    """Whether this process has a measuring child, and that one a worker; a child may end while it is looked at."""
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.Error):
+            if "ioprobe.probe.child" in " ".join(child.cmdline()) and child.children():
+                return True
+    return False
 
 
 # Two hosts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from run_makers import loader_run, run_of, worker_rows
+from run_makers import in_order_run, loader_run, run_of, worker_rows
 
 from ioprobe.config import Config, HostConfig, PipelineConfig
 from ioprobe.diagnosis.rules import gather, judge_pipeline
@@ -25,12 +25,18 @@ def test_blocked_workers_may_outnumber_cores_and_busy_ones_may_not() -> None:
     assert "IO101" in codes(run(cpu=0.95))
 
 
-def test_one_slow_batch_in_order_costs_the_time_while_others_lie_ready() -> None:
-    # Worker 0 takes 1 s for its first batch; worker 1 has four batches ready by 0.4 s.
-    rows = worker_rows([1.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
-    main = loader_run([1.0] + [0.0] * 9, [0.1] * 10, workers=rows).main
-    main.wait_s[0] = 1.0
-    assert head_of_line_seconds(main, rows, 0) == pytest.approx(0.9, abs=0.01)
+def test_one_slow_batch_in_order_costs_the_time_for_which_the_other_worker_stands_still() -> None:
+    # Worker 0 takes 1 s for its first batch; worker 1 has made its two by 0.2 s and then waits, half of the workers.
+    run = in_order_run([1.0] + [0.1] * 9, 0.1)
+    assert head_of_line_seconds(run.main, run.workers, 0) == pytest.approx(0.8 / 2, abs=0.01)  # type: ignore[arg-type]
+
+
+def test_batches_that_lie_ready_cost_nothing_while_every_worker_is_busy() -> None:
+    # Worker 1 is always 10 ms before worker 0: its batch lies ready, and no order of delivery would give more.
+    run = in_order_run([0.043] + [0.033] * 99, 0.005)
+    assert min(run.main.wait_s[2::2]) > 0.009
+    assert run_facts(run_of(run))["head_of_line_share"] == 0
+    assert "IO106" not in codes(run_of(run))
 
 
 def test_pauses_longer_than_the_queue_ask_for_a_deeper_one() -> None:
@@ -89,16 +95,11 @@ def test_busy_helper_threads_that_wait_for_cores_fight_for_them() -> None:
 
 
 def test_batches_that_are_late_for_want_of_a_core_are_no_long_tail() -> None:
-    def run(slow_s: float) -> Run:
-        fetch = [0.1 if k % 20 else slow_s for k in range(80)]
-        rows = worker_rows(fetch, cpu=0.4, runq=0.6, workers=4)
-        waits = [0.001 if k % 20 else 0.6 for k in range(80)]
-        return run_of(loader_run(waits, [0.02] * 80, workers=rows, num_workers=4), cores=2.0)
-
-    for slow_s, said in ((0.15, False), (2.0, True)):
-        facts = run_facts(run(slow_s))
-        assert facts["head_of_line_share"] > 0.1
-        assert ("IO106" in codes(run(slow_s))) is said
+    for slow_s, said in ((0.24, False), (2.0, True)):
+        fetch = [0.1 if k % 8 else slow_s for k in range(80)]
+        run = run_of(in_order_run(fetch, 0.02, workers=4, prefetch=1, runq=0.6), cores=2.0)
+        assert run_facts(run)["head_of_line_share"] > 0.1
+        assert ("IO106" in codes(run)) is said
 
 
 def test_a_slow_sampler_is_seen_against_the_step() -> None:

@@ -112,7 +112,7 @@ class PipelineFacts(msgspec.Struct, frozen=True, kw_only=True):
     other_load: float | None = None
     """Share of the host's cores that other processes used during the run."""
     head_of_line_share: float | None = None
-    """Share of the loop's wall time spent waiting for a batch while later ones lay ready."""
+    """Share of the loop's time lost to order: waits for a batch while later ones lay ready and workers had to stop."""
     batch_spread: float | None = None
     """99th percentile of a batch's own time in a worker over the median, time in line for a core left out."""
     burst_batches: float | None = None

@@ -140,9 +140,10 @@ def _burst_batches(wall: Floats, step_s: float, num_workers: int) -> float | Non
 
 
 def head_of_line_seconds(main: MainBatches, workers: WorkerBatches, first: int) -> float:
-    """Return the seconds of steady state waited for one batch while enough others lay ready [s].
+    """Return the seconds of steady state that handing batches over in order cost [s].
 
-    When batch k is asked for, any order would have served it as soon as k + 1 batches had been put.
+    When batch k is asked for, any order would have served it as soon as k + 1 batches had been put. Such a wait costs
+    the share of the workers that had nothing to do meanwhile: workers that never stop deliver no more in another order.
     """
     put = np.sort(np.asarray(workers.put_s))
     count = min(len(main.wait_s), put.size)
@@ -150,9 +151,26 @@ def head_of_line_seconds(main: MainBatches, workers: WorkerBatches, first: int) 
         return 0.0
     call = np.asarray(main.call_s[:count])
     got = call + np.asarray(main.wait_s[:count])
-    transport = np.asarray(main.transport_s[:count]) if main.transport_s else 0.0
-    late = got - np.maximum(call, put[:count]) - transport - DELIVERY_S
-    return float(np.clip(late[first:], 0.0, None).sum())
+    transport = np.asarray(main.transport_s[:count]) if main.transport_s else np.zeros(count)
+    begin = np.maximum(call, put[:count])
+    end = np.maximum(begin, got - transport - DELIVERY_S)
+    return _idle_seconds(workers, begin[first:], end[first:])
+
+
+def _idle_seconds(workers: WorkerBatches, begin: Floats, end: Floats) -> float:
+    """The time from each begin to its end that a worker spends without a task, mean over workers; the sum [s]."""
+    worker, start, idle = (np.asarray(column) for column in (workers.worker, workers.start_s, workers.idle_s))
+    numbers = np.unique(worker)
+    total = 0.0
+    for number in numbers:
+        rows = np.flatnonzero(worker == number)
+        rows = rows[np.argsort(start[rows])]
+        # Idle seconds so far over time: level while the worker is busy, rising while it waits for a task.
+        at = np.column_stack((start[rows] - idle[rows], start[rows])).ravel()
+        after = np.cumsum(idle[rows])
+        so_far = np.column_stack((after - idle[rows], after)).ravel()
+        total += float((np.interp(end, at, so_far) - np.interp(begin, at, so_far)).sum())
+    return total / max(1, numbers.size)
 
 
 def _mean(values: list[float]) -> float:

@@ -63,9 +63,9 @@ def prefetch_too_shallow(facts: PipelineFacts) -> list[Finding] | Abstain:
 def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
     """One slow sample holds back batches that are ready.
 
-    What it sees: In a run, waiting for a batch while later ones lay ready; or from sample_ms and sample_p99_ms,
-        a tail that outlasts the queue. Where workers fight for the cores, any batch may come late: then it abstains,
-        unless the slow ones are slow by themselves.
+    What it sees: In a run, waiting for a batch while later ones lay ready and the workers that had made them had to
+        stop; or from sample_ms and sample_p99_ms, a tail that outlasts the queue. Where workers fight for the cores,
+        any batch may come late: then it abstains, unless the slow ones are slow by themselves.
     Why it matters: With in_order = True the loader hands batches out in order; behind one slow sample the other
         workers fill their queues and stop.
     When it is wrong: The order of batches must be reproducible, or must be the same in every rank.
@@ -87,7 +87,7 @@ def long_tail_in_order(facts: PipelineFacts) -> list[Finding] | Abstain:
                 "time, which does that by itself: free the cores, then measure again"
             )
         share = format_share(facts.head_of_line_share)
-        text = f"{share} of the loop is spent waiting for one batch while later ones lay ready"
+        text = f"order costs {share} of the loop: it waits for one batch, later ones lie ready, and workers stand still"
         return [Finding(text=text, fix=fix)]
     if facts.sample_s is None or facts.sample_p99_s is None or facts.batch_size is None:
         return unknown(facts, "sample_s", "sample_p99_s", "batch_size", how="or a run")
