@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from live_processes import left_behind, measuring_child
 
 from ioprobe.run import load
 
@@ -46,18 +47,6 @@ def analyze(folder: Path, name: str, *args: str) -> Result:
         "out",
         *args,
     )
-
-
-def left_behind(folder: Path) -> list[str]:
-    """Processes started below a folder that outlived the command."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()) == folder:
-                found.append(" ".join(process.cmdline()))
-        except (psutil.Error, OSError):
-            continue
-    return found
 
 
 def test_json_goes_to_stdout_alone_and_holds_the_contract(tmp_path: Path) -> None:
@@ -314,8 +303,7 @@ def _wait_for_measuring(pid: int) -> int:
     """Wait until the measuring child has its workers; returns the child's pid."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
-        for child in psutil.Process(pid).children():
-            if "ioprobe.probe.child" in " ".join(child.cmdline()) and len(child.children()) >= 2:
-                return child.pid
+        if child := measuring_child(pid, workers=2):
+            return child
         time.sleep(0.1)
     raise AssertionError("the measurement did not begin")

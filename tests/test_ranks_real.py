@@ -15,12 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
+from live_processes import left_behind, measuring_child
 
 from ioprobe.run import Run, load
 
@@ -100,17 +99,6 @@ def ends(processes: list[Started], folder: Path, timeout_s: float = 120.0) -> Jo
             process.kill()
     assert not left_behind(folder)
     return Job(found, folder)
-
-
-def left_behind(folder: Path) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()) == folder:
-                found.append(" ".join(process.cmdline()))
-        except (psutil.Error, OSError):
-            continue
-    return found
 
 
 def free_port(low: int = 30_000, high: int = 60_000) -> int:
@@ -283,20 +271,11 @@ def wait_for_workers(ranks: list[Started]) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert [rank.poll() for rank in ranks] == [None] * len(ranks), [rank.communicate() for rank in ranks]
-        if all(measures(rank.pid) for rank in ranks):
+        if all(measuring_child(rank.pid) for rank in ranks):
             time.sleep(0.7)
             return
         time.sleep(0.1)
     raise AssertionError("the measurement did not begin")
-
-
-def measures(pid: int) -> bool:
-    """Whether this process has a measuring child, and that one a worker; a child may end while it is looked at."""
-    for child in psutil.Process(pid).children():
-        with suppress(psutil.Error):
-            if "ioprobe.probe.child" in " ".join(child.cmdline()) and child.children():
-                return True
-    return False
 
 
 # Two hosts
