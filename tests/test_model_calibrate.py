@@ -85,6 +85,17 @@ def test_independent_waits_are_no_shared_server() -> None:
     assert profile.serial is None
 
 
+def test_what_the_count_of_waiting_for_a_core_misses_is_no_shared_server() -> None:
+    drained = loader_run(computing(24), 480)
+    assert drained.workers is not None
+    drained.workers.fetch_runq_s = [0.985 * s for s in drained.workers.fetch_runq_s]
+    beside = loader_run(computing(2, step_s=(0.05,)), 60, purpose="calibrate")
+    profile = calibrate(run_of(drained, beside))
+    assert profile.seen_alone
+    assert profile.serial is None
+    assert loader_rate(profile, Setting(2, step_s=0.0)) == pytest.approx(true_rate(computing(2)), rel=0.06)
+
+
 def test_stacks_at_a_lock_name_a_lock() -> None:
     rows = tuple((0.006, 0.0, float(s)) for s in noisy(0.010, 0.2, 97))
     truth = System(4, (rows,), segments=4)

@@ -28,6 +28,8 @@ from ioprobe.stats import Estimate
 
 BUSY_CORES = 1.3
 """Cores in use below which neighbours cannot slow each other's computing."""
+MISCOUNTED = 0.05
+"""How far off the counted time without a core may be [fraction]."""
 LITTLE_BYTES = 100_000
 """Bytes per batch from the device that are no reading of data."""
 
@@ -107,6 +109,8 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
     if with_others is None and profile.inline_blocked_s is not None and crew > 1 and not profile.by_worker:
         with_others = in_main_process(rows, profile.inline_cpu_s or 0.0, profile.inline_blocked_s)
         profile = replace(profile, seen_alone=True)
+    if with_others is not None:
+        profile, rows = _without_miscounted(profile, rows, with_others)
     if second is not None and with_others is None:
         there, rate = second
         suspect = _suspect_by_rate(profile, source, rows, here, there, rate)
@@ -196,6 +200,16 @@ def _suspect_by_rate(
         "independent waits would scale with the workers"
     )
     return Serial(kind=kind, service_s=0.0, because=because)
+
+
+def _without_miscounted(profile: Profile, rows: Rows, found: Company) -> tuple[Profile, Rows]:
+    """Take out of the waits what is only miscounted: the time without a core is known to some per cent of itself."""
+    blocked = float(rows.fetch_blocked_s.mean())
+    added = blocked - found.blocked_alone_s
+    if not 0 < added < MISCOUNTED * (profile.batch_wall_s - float((rows.cpu_s + rows.blocked_s).mean())):
+        return profile, rows
+    own = rows.fetch_blocked_s * (found.blocked_alone_s / blocked)
+    return replace(profile, fetch_blocked_s=own), replace(rows, fetch_blocked_s=own)
 
 
 def _with_contention(profile: Profile, rows: Rows, source: LoaderRun, found: Company) -> Profile:

@@ -221,11 +221,21 @@ def most_workers(profile: Profile, current: Setting, limits: Limits) -> int:
 
 
 def _fits(p: Prediction, limits: Limits) -> bool:
+    return not _lacks(p, limits)
+
+
+def _lacks(p: Prediction, limits: Limits) -> str:
+    """What a setting asks for above what there is; empty where it fits."""
     ranks = max(1, limits.ranks_per_host)
-    for need, room in ((p.memory_bytes, limits.ram_bytes), (p.shm_bytes, limits.shm_bytes)):
+    for need, room, place in (
+        (p.memory_bytes, limits.ram_bytes, "in memory"),
+        (p.shm_bytes, limits.shm_bytes, "in /dev/shm"),
+    ):
         if need is not None and room is not None and need * ranks > room:
-            return False
-    return p.setting.num_workers <= limits.max_workers
+            return f"the current setting does not fit {place}"
+    if p.setting.num_workers > limits.max_workers:
+        return f"the current setting has more workers than the {limits.max_workers} allowed"
+    return ""
 
 
 def _decide(
@@ -239,8 +249,8 @@ def _decide(
         # Where more workers than cores compute, the gaps that they fill and what their switching costs are in no
         # measurement yet: all of the error.
         noise = max(tolerance, here.samples_per_s.relative_halfwidth, pick.samples_per_s.relative_halfwidth)
-    if not _fits(here, limits):
-        return pick, "change", "the current setting does not fit in memory or /dev/shm"
+    if lacks := _lacks(here, limits):
+        return pick, "change", lacks
     if gain > noise:
         reason = f"{here.binding} bind at num_workers={was.num_workers}; predicted {100 * gain:.0f}% faster"
         return pick, "change", reason
