@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -64,6 +66,19 @@ def test_every_command_has_help_a_summary_and_a_place_in_the_readme(name: str) -
     assert result.exit_code == 0
     assert SUMMARIES.get(name), f"'{name}' has no summary in 'ioprobe --help'"
     assert f"ioprobe {name}" in README or f"ioprobe_cli {name}" in README
+
+
+def test_every_option_can_be_given_by_the_environment_under_its_own_name() -> None:
+    for name in cli.list_commands(None):  # type: ignore[arg-type]
+        command = cli.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        for option in (p for p in command.params if isinstance(p, click.Option)):
+            spelled = {o.lstrip("-").replace("-", "_").upper() for o in option.opts}
+            assert {f"IOPROBE_{name.upper()}_{one}" for one in spelled} & set(option.envvar or ()), option.opts
+    result = CliRunner().invoke(cli, ["rule", "IO101"], env={"IOPROBE_RULE_FORMAT": "json"})
+    assert json.loads(result.output)[0]["code"] == "IO101"
+    result = CliRunner().invoke(cli, ["tune", "a.py:b"], env={"IOPROBE_TUNE_BUDGET": "1"})
+    assert (result.exit_code, "--budget" in result.output) == (2, True)
 
 
 def test_make_targets_of_the_readme_exist() -> None:

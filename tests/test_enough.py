@@ -66,3 +66,10 @@ def test_looking_takes_a_hundredth_of_the_loops_time_at_most(monkeypatch, cost_s
         assert not meter._is_over()
         clock[0] += 1 / 128
     assert len(seen) == looks
+
+
+def test_more_rows_than_anybody_can_use_are_not_kept(monkeypatch):
+    monkeypatch.setattr(loop, "_MOST_BATCHES", 500)
+    run = loop.LoopMeter([[1, 2]] * 64, None, settings=None, seconds=60.0, batch_samples=2).run()
+    assert len(run.main.wait_s) == 500
+    assert (run.stopped_because, run.failure) == ("interval", None)

@@ -49,6 +49,9 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"ioprobe_cli.commands.{name}")
         command: click.Command = module.command
+        for param in command.params:
+            if isinstance(param, click.Option):
+                _heed_environment(param, cmd_name)
         return command
 
     def resolve_command(
@@ -70,6 +73,15 @@ class Commands(click.Group):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+def _heed_environment(option: click.Option, command: str) -> None:
+    """Let an option be given as IOPROBE_COMMAND_OPTION, after its spelling: click goes by its parameter's name."""
+    spelled = max(option.opts, key=len).lstrip("-")
+    name = f"IOPROBE_{command}_{spelled}".replace("-", "_").upper()
+    known = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+    if name not in known:
+        option.envvar = [*known, name]
 
 
 SUMMARIES = {

@@ -33,6 +33,8 @@ from ioprobe.run import Failure, LoaderRun, LoaderSettings, MainBatches, SampleR
 Progress = Callable[[str, float, float], None]
 
 _LOOK_EVERY_S = 0.5
+_MOST_BATCHES = 100_000
+"""What more batches would tell is not worth their rows: a list in memory hands over half a million a second."""
 _MOST_LOOKING = 0.01
 """Of the loop's time [fraction]: with a hundred thousand batches to go through a look takes longer."""
 
@@ -227,6 +229,10 @@ class LoopMeter:
             self._stopped_because = "interrupted"
             return True
         if self._pacer is not None and self._pacer.is_over(len(self.rows.call_s), elapsed):
+            self._note_memory()
+            return True
+        if len(self.rows.call_s) >= _MOST_BATCHES and self._pacer is None:
+            self._stopped_because = "interval"
             self._note_memory()
             return True
         if elapsed < self._next_look_s:
