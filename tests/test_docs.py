@@ -33,7 +33,7 @@ QUICK = {
         ("ANALYZE", "SECONDS", "4"),
         ("LOADER", "SECONDS", "3"),
         ("STEP", "SECONDS", "1"),
-        ("TUNE", "BUDGET", "12"),
+        ("TUNE", "BUDGET", "8"),
         ("STORAGE", "SECONDS", "2"),
     ]
 }

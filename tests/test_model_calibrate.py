@@ -264,6 +264,17 @@ def test_handing_over_costs_what_it_took_while_the_workers_did_the_same() -> Non
     assert roomy.receive_crowded_s == pytest.approx((roomy.receive_idle_s + roomy.receive_busy_s) / 2)
 
 
+def test_where_every_hand_over_waited_for_the_gil_the_fastest_tells_what_it_costs_without() -> None:
+    measured = handed_over()
+    took = [0.048 if i % 7 else 0.9e-3 for i in range(30)]
+    measured.main.transport_s, measured.main.wait_s = took, list(took)
+    rows = rows_of(measured)
+    assert rows is not None
+    found = main_costs(measured, rows, [measured], cores=2.0)
+    assert found.receive_busy_s > 0.03
+    assert found.receive_cpu_s + found.receive_idle_s == pytest.approx(0.9e-3)
+
+
 def test_a_batch_received_before_its_turn_is_half_of_what_that_call_took() -> None:
     measured = handed_over()
     for i in range(1, 29, 3):

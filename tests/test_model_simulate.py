@@ -129,6 +129,12 @@ def test_handing_over_from_a_busy_worker_blocks_the_main_process() -> None:
     assert trace.return_s[:2] == pytest.approx(np.array([15, 25]) * MS)
 
 
+def test_threads_that_keep_the_gil_hold_up_a_hand_over_only_until_their_batch_is_made() -> None:
+    given = system(2, constant(cpu_ms=50), receive_busy_s=40 * MS, receive_idle_s=1 * MS, prefetch_factor=4)
+    # Two batches every 50 ms: 40 ms for the first, and for the second what is left until its worker's next is made.
+    assert events(given, 6).return_s == pytest.approx(np.array([90, 101, 141, 151, 191, 201]) * MS)
+
+
 def test_handing_over_with_all_other_cores_taken_is_slower_than_with_one_free() -> None:
     # Worker 0 has made all it was asked for; worker 1 computes for 100 ms when batch 0 is received.
     rows = (constant(cpu_ms=10), constant(cpu_ms=100))

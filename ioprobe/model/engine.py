@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from ioprobe.model.cores import Cores
+from ioprobe.model.profile import CONVOY_S
 from ioprobe.model.simulate import Event, Row, System, Trace
 
 NEW, AGAIN = 2, 1
@@ -47,6 +48,7 @@ class Engine(Cores):
         self.started = [False] * n
         self.fresh = [NEW] * n
         self.waiting = False
+        self.receiving: tuple[int, int, float] | None = None
         self.wait_full = start_full
         self.epoch = 0
         self.sent = self.due = self.cycle = self.taken = 0
@@ -182,6 +184,11 @@ class Engine(Cores):
             if self.log is not None:
                 self.log.append(Event(self.t, "made", w, task))
         self.computing[w] = False
+        if self.receiving is not None and self.receiving[0] == w:
+            # Its threads are done, and let go of the GIL that the hand-over waited for.
+            _, handed, end_s = self.receiving
+            self.receiving = None
+            self._at(min(end_s - self.t, self.s.receive_idle_s), self._rebuild, handed)
         # The queue's own thread sends the batch off while the worker goes on.
         if self.tasks[w] and not self.ended[w]:
             self._begin(w)
@@ -301,12 +308,20 @@ class Engine(Cores):
                     self._exhausted(w)
                 else:
                     self._next(None)  # of the epoch before
+            elif blocked >= CONVOY_S and self.computing[w]:
+                self.receiving = (w, task, self.t + blocked)
+                self._at(blocked, self._received, self.receiving)
             elif blocked:
                 self._at(blocked, self._rebuild, task)
             else:
                 self._rebuild(task)
         else:
             self.waiting = True
+
+    def _received(self, what: tuple[int, int, float]) -> None:
+        if self.receiving is what:
+            self.receiving = None
+            self._rebuild(what[1])
 
     def _shared(self, w: int) -> None:
         """A worker's end of a hand-over is done, by a thread of its own; the main process goes by its own clock."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ioprobe.model.profile import Floats, MainCosts
+from ioprobe.model.profile import CONVOY_S, Floats, MainCosts
 from ioprobe.model.rates import inside_epochs, steady_start
 from ioprobe.model.rows import Rows
 from ioprobe.run import LoaderRun, Stage
@@ -53,6 +53,8 @@ def main_costs(source: LoaderRun, rows: Rows, loaders: list[LoaderRun], cores: f
     )
     ready = [r for m in loaders if m.coupled and m.name == source.name and (r := _ready_wait(m)) is not None]
     floor = min(ready) - receive - dispatch if ready else min(s for s in (usual, own, others) if s is not None)
+    if floor > CONVOY_S and (took := [t for m in loaders if m.name == source.name and (t := _fastest(m)) is not None]):
+        floor = min(floor, min(took) - receive)  # nobody was met that did not keep the hand-over from the GIL
     idle = max(0.0, floor)
     busy = max(idle, usual if own is None else own)
     # Where no worker was ever seen to idle while others computed, it is as likely the one as the other.
@@ -96,6 +98,12 @@ def _received(source: LoaderRun, cores: float) -> tuple[Floats, Floats]:
     own, crowded = own[received], ((others >= cores - 1) & (others > 0) & ~own)[received]
     tells = (maker[received] >= 0) & (received >= skip)
     return each[tells & own], each[tells & crowded]
+
+
+def _fastest(source: LoaderRun) -> float | None:
+    """Return what the fastest twentieth of a loop's receives took at most [s]; None where there are few."""
+    took = [t for t in source.main.transport_s[steady_start(source) :] if t > 0]
+    return float(np.quantile(took, 0.05)) if len(took) >= LEAST_WAITS else None
 
 
 def _ready_wait(loop: LoaderRun) -> float | None:

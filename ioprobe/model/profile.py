@@ -6,6 +6,7 @@ order in which they were measured, because bursts and slow shards live in it.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -79,6 +80,10 @@ class Serial:
     """True where the holder burns CPU while it holds (a lock around decoding)."""
     because: str = ""
     """What in the run says so."""
+
+
+CONVOY_S = sys.getswitchinterval()
+"""No hand-over is blocked for so long but by a worker's threads that pass the GIL among themselves [s]."""
 
 
 @dataclass(frozen=True)
