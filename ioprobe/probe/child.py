@@ -23,7 +23,6 @@ import msgspec
 from ioprobe.errors import IoprobeError, TargetError, UsageError
 from ioprobe.instrument.stacks import DEFAULT_HZ
 from ioprobe.probe import protocol
-from ioprobe.probe.target import accepted_keywords, as_target_error, is_factory, load_function
 
 _PARTIAL_AFTER_S = 0.7
 
@@ -38,11 +37,8 @@ class Child:
         self._stop = threading.Event()
         self._meter: Any = None
         self._answered = False
-        self._factory: Callable[..., Any] | None = None
-        self._options: dict[str, Any] = {}
-        self._loader: Any = None
+        self._source: Any = None
         self._facts: Any = None
-        self._used = False
         self._step: Callable[[Any], Any] | None = None
         self._step_source = ""
         self._batch: Any = None
@@ -125,21 +121,16 @@ class Child:
         self.send("progress", text=text, done_s=done_s, of_s=of_s)
 
     def _do_load(self, command: protocol.Load) -> None:
-        from ioprobe.instrument.facts import loader_facts
+        from ioprobe.probe.loader_source import LoaderSource
 
-        self._options, self._batch_samples = dict(command.loader_options), command.batch_samples
+        self._batch_samples = command.batch_samples
         self._stacks_hz = command.stacks_hz
         if command.team is not None:
             from ioprobe.probe.together import time_meetings
 
             self._team, self._meetings = command.team, time_meetings()
-        if is_factory(command.target):
-            self._factory = load_function(command.target)
-            self._loader = _call_factory(self._factory, command.target, self._options)
-        else:
-            self._factory = _builtin(command.target)
-            self._loader = self._factory(**self._options)
-        self._facts = loader_facts(self._loader)
+        self._source = LoaderSource(command.target, command.loader_options)
+        self._facts = self._source.facts
         step_s = command.step_s
         if command.step_s_per_sample is not None:
             step_s = command.step_s_per_sample * self._samples_per_batch()
@@ -159,26 +150,6 @@ class Child:
         if size is None:
             raise UsageError("the loader does not tell its batch size", hint="pass --batch-samples")
         return int(size)
-
-    def _loader_at(self, changes: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the loader at other settings, and its settings."""
-        from ioprobe.instrument.facts import find_dataloaders, rebuild, settings_of
-
-        loader = self._loader
-        if not changes:
-            # What is no DataLoader is closed after a measurement, and may be good for one iteration only.
-            if self._used and not self._facts.adaptable and self._factory is not None:
-                loader = self._loader = self._factory(**self._options)
-            self._used = True
-        else:
-            if self._facts.adaptable:
-                loader = rebuild(loader, **changes)
-            elif self._factory is not None and accepted_keywords(self._factory, set(changes)) == set(changes):
-                loader = self._factory(**{**self._options, **changes})
-            else:
-                raise UsageError("the loader cannot be rebuilt at other settings and its factory takes no keywords")
-        inner = find_dataloaders(loader)
-        return loader, settings_of(inner[0]) if inner else None
 
     def _together(self) -> bool:
         """Whether the step communicates with other ranks, so that all must run it as often."""
@@ -202,7 +173,7 @@ class Child:
     def _do_measure(self, command: protocol.Measure) -> None:
         from ioprobe.probe.loop import LoopMeter
 
-        loader, settings = self._loader_at(command.changes)
+        loader, settings = self._source.at(command.changes)
         self._meter = LoopMeter(
             loader,
             self._step if command.coupled else None,
@@ -261,47 +232,13 @@ class Child:
     def _first_batch(self) -> Any:
         from ioprobe.probe.loop import shut_down
 
-        self._used = True
+        loader, _ = self._source.at({})
         try:
-            return next(iter(self._loader))
+            return next(iter(loader))
         except StopIteration:
             raise TargetError("the loader delivered no batch at all", hint="check the dataset and its filter") from None
         finally:
-            shut_down(self._loader)
-
-
-def _call_factory(factory: Callable[..., Any], target: str, options: dict[str, Any]) -> Any:
-    unknown = set(options) - accepted_keywords(factory, set(options))
-    later = {}
-    if unknown:
-        # A factory without keywords: build its loader, then rebuild it at the wanted settings.
-        later = {key: options.pop(key) for key in sorted(unknown)}
-    try:
-        loader = factory(**options)
-    except BaseException as error:
-        raise as_target_error(error, f"the factory '{target}' raised") from None
-    if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-        what = "nothing" if loader is None else f"an object of type {type(loader).__name__}"
-        raise TargetError(
-            f"the factory '{target}' returned {what}; expected a DataLoader or an iterable of batches",
-            hint="return the loader from the function",
-        )
-    if later:
-        from ioprobe.instrument.facts import is_dataloader, rebuild
-
-        if not is_dataloader(loader):
-            raise UsageError(f"the factory '{target}' takes no keyword {', '.join(later)} and returned no DataLoader")
-        loader = rebuild(loader, **later)
-    return loader
-
-
-def _builtin(url: str) -> Callable[..., Any]:
-    from ioprobe.data.loaders import make_loader
-
-    def build(**options: Any) -> Any:
-        return make_loader(url, **options)
-
-    return build
+            shut_down(loader)
 
 
 def main_thread_line() -> str:

@@ -1,0 +1,106 @@
+"""The loader under test at any settings, and made anew where the last measurement spoiled it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ioprobe.errors import TargetError, UsageError
+from ioprobe.instrument.facts import find_dataloaders, is_dataloader, loader_facts, rebuild, settings_of
+from ioprobe.probe.target import accepted_keywords, as_target_error, is_factory, load_function
+from ioprobe.run import LoaderSettings
+
+
+class LoaderSource:
+    """Makes the loader of a target, and hands it out at other settings.
+
+    Without workers the main process itself reads the dataset, which may open files, connections and threads on first
+    use. Workers forked after that would share or miss them, as no training process's would: they get a new dataset.
+
+    Args:
+        target: ``file.py:factory`` or a dataset's URL.
+        options: Keywords of the factory; what it does not take is set on its DataLoader.
+
+    Raises:
+        TargetError: the factory raises, or returns no loader.
+        UsageError: it takes no such keyword and returns no DataLoader.
+    """
+
+    def __init__(self, target: str, options: Mapping[str, Any]) -> None:
+        self._target, self._options = target, dict(options)
+        self._factory = load_function(target) if is_factory(target) else _builtin(target)
+        self._loader = self._make({})
+        self.facts = loader_facts(self._loader)
+        self._iterated = self._read_here = False
+
+    def at(self, changes: Mapping[str, Any]) -> tuple[Any, LoaderSettings | None]:
+        """Return the loader with some settings changed, and the settings that it has; None where it has none.
+
+        Raises:
+            TargetError: the factory had to be called again and raised.
+            UsageError: nothing can change this loader's settings.
+        """
+        present = self.facts.settings.num_workers if self.facts.settings else 0
+        if self._read_here and changes.get("num_workers", present):
+            self._make_anew()
+        loader = self._loader
+        if not changes:
+            # What is no DataLoader is closed after a measurement, and may be good for one iteration only.
+            if self._iterated and not self.facts.adaptable:
+                loader = self._make_anew()
+            self._iterated = True
+        elif self.facts.adaptable:
+            loader = rebuild(loader, **changes)
+        elif accepted_keywords(self._factory, set(changes)) == set(changes):
+            loader = self._make(changes)
+        else:
+            raise UsageError("the loader cannot be rebuilt at other settings and its factory takes no keywords")
+        inner = find_dataloaders(loader)
+        settings = settings_of(inner[0]) if inner else None
+        self._read_here |= settings is not None and not settings.num_workers
+        return loader, settings
+
+    def _make(self, changes: Mapping[str, Any]) -> Any:
+        options = {**self._options, **changes}
+        return _call(self._factory, self._target, options) if is_factory(self._target) else self._factory(**options)
+
+    def _make_anew(self) -> Any:
+        self._loader = None  # a dataset that lies in memory should not be there twice
+        gc.collect()
+        try:
+            self._loader = self._make({})
+        except TargetError as error:
+            raise TargetError(f"called a second time, {error.message}", hint=error.hint) from None
+        self._iterated = self._read_here = False
+        return self._loader
+
+
+def _call(factory: Callable[..., Any], target: str, options: dict[str, Any]) -> Any:
+    known = accepted_keywords(factory, set(options))
+    # A factory without keywords: build its loader, then rebuild it at the wanted settings.
+    later = {key: options[key] for key in sorted(set(options) - known)}
+    try:
+        loader = factory(**{key: value for key, value in options.items() if key not in later})
+    except BaseException as error:
+        raise as_target_error(error, f"the factory '{target}' raised") from None
+    if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        what = "nothing" if loader is None else f"an object of type {type(loader).__name__}"
+        raise TargetError(
+            f"the factory '{target}' returned {what}; expected a DataLoader or an iterable of batches",
+            hint="return the loader from the function",
+        )
+    if later:
+        if not is_dataloader(loader):
+            raise UsageError(f"the factory '{target}' takes no keyword {', '.join(later)} and returned no DataLoader")
+        loader = rebuild(loader, **later)
+    return loader
+
+
+def _builtin(url: str) -> Callable[..., Any]:
+    from ioprobe.data.loaders import make_loader
+
+    def build(**options: Any) -> Any:
+        return make_loader(url, **options)
+
+    return build

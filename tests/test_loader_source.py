@@ -1,0 +1,100 @@
+"""The loader under test at other settings: a dataset that the main process read goes to no worker."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ioprobe.errors import TargetError  # noqa: E402
+from ioprobe.probe.loader_source import LoaderSource  # noqa: E402
+from ioprobe.probe.loop import LoopMeter, shut_down  # noqa: E402
+
+MADE = """
+import torch
+from concurrent.futures import ThreadPoolExecutor
+from torch.utils.data import DataLoader, Dataset
+
+made = []
+
+
+class Pooled(Dataset):
+    pool = None
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(2)
+        return self.pool.submit(torch.full, (4,), i).result(timeout=20)
+
+
+def make_loader(**options):
+    made.append(options)
+    return DataLoader(Pooled(), **{"batch_size": 8, **options})
+
+
+def without_keywords():
+    made.append({})
+    return DataLoader(Pooled(), batch_size=8)
+
+
+def only_once():
+    if made:
+        raise RuntimeError("the port is taken")
+    return make_loader()
+"""
+
+
+def source(folder: Path, name: str = "make_loader", **options: object) -> LoaderSource:
+    (folder / "pooled.py").write_text(MADE)
+    return LoaderSource(f"{folder / 'pooled.py'}:{name}", options)
+
+
+def drained(given: LoaderSource, **changes: object) -> int:
+    loader, settings = given.at(changes)
+    run = LoopMeter(loader, None, settings=settings, seconds=0.3, least_s=0.1).run()
+    assert run.failure is None, run.failure
+    return len(run.main.wait_s)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ["make_loader", "without_keywords"])
+def test_workers_get_a_dataset_that_the_main_process_did_not_open(tmp_path: Path, workers: int, name: str) -> None:
+    given = source(tmp_path, name, num_workers=workers)
+    for turn in (0, 1):
+        assert drained(given, num_workers=turn) >= 8
+    loader, settings = given.at({})
+    assert settings is not None
+    assert (settings.num_workers, loader.num_workers, settings.batch_size) == (workers, workers, 8)
+
+
+def test_nothing_is_made_anew_without_need(tmp_path: Path) -> None:
+    given = source(tmp_path, num_workers=2)
+    first = given.at({})[0].dataset
+    assert given.at({"num_workers": 1})[0].dataset is first
+    assert given.at({"num_workers": 0})[0].dataset is first
+    assert given.at({"num_workers": 0})[0].dataset is first
+    assert given.at({})[0].dataset is not first
+
+
+def test_two_datasets_never_lie_in_memory_at_once(tmp_path: Path) -> None:
+    given = source(tmp_path)
+    first = weakref.ref(given.at({})[0].dataset)
+    gc.collect()
+    assert first() is not None
+    later, _ = given.at({"num_workers": 1})
+    assert first() is None
+    shut_down(later)
+
+
+def test_a_factory_that_works_only_once_says_so(tmp_path: Path) -> None:
+    given = source(tmp_path, "only_once")
+    given.at({})
+    with pytest.raises(TargetError, match=r"called a second time, the factory .* raised: RuntimeError: the port"):
+        given.at({"num_workers": 2})
