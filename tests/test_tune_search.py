@@ -7,9 +7,10 @@ from model_truth import emulated_step, loader_run
 
 from ioprobe.analysis import tune as room
 from ioprobe.analysis.request import Request
+from ioprobe.errors import MeasureError
 from ioprobe.model.simulate import System
 from ioprobe.probe import protocol
-from ioprobe.run import LoaderFacts, LoaderRun, LoaderSettings, StepRun
+from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, StepRun
 
 FILES = 2
 STEP_S = 0.002
@@ -53,3 +54,32 @@ def test_a_run_with_more_workers_than_the_stream_has_files_tells_how_many_to_tak
     assert (found.recommended.action, found.recommended.settings["num_workers"]) == ("change", FILES)
     assert found.recommended.verified is not None
     assert found.recommended.verified.value == pytest.approx(1.0, abs=0.05)
+
+
+class Fails(Replayed):
+    """A loader whose every other setting but none of its own fails."""
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__()
+        self.raises = raises
+
+    def measure(self, command: protocol.Measure) -> LoaderRun:
+        if command.purpose != "verify":
+            return super().measure(command)
+        if self.raises:
+            raise MeasureError("called a second time, the factory raised")
+        gone = Failure(phase="loop", kind="hang", message="no progress for 60 s")
+        return LoaderRun(coupled=True, purpose="verify", settings=None, main=MainBatches(), failure=gone)
+
+
+@pytest.mark.parametrize(
+    ("raises", "words"), [(True, "called a second time, the factory raised"), (False, "no progress for 60 s")]
+)
+def test_a_pick_that_fails_when_it_is_run_is_no_pick_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, raises: bool, words: str
+) -> None:
+    monkeypatch.setattr(room, "Supervisor", lambda **_: Fails(raises))
+    _, found = room.tune(Request(target="lines.py:make_loader", step_s=STEP_S), room.TuneOptions(max_workers=6))
+    assert found.recommended.action == "no-change"
+    assert found.recommended.reason == f"the setting that the model prefers failed when it was run: {words}"
+    assert found.recommended.settings["num_workers"] == 1

@@ -122,9 +122,6 @@ class _Tuner:
             plain = predict(profile, best.recommended)
             tried.append(plain)
             if not self._compare(best.recommended, current, last=len(tried) == MOST_PICKS):
-                self.failed = (
-                    f"the setting that the model prefers failed when it was run: {self._failed(plain.setting)}"
-                )
                 break
             surprise = self._note(self._counted(plain), seen)
             surprise |= self._note(self._counted(predict(profile, current)), seen)
@@ -193,8 +190,13 @@ class _Tuner:
         for round_ in range(MOST_ROUNDS):
             if round_ and self._left() < 2 * seconds:
                 break
-            found = self._measure(text, seconds, coupled=self.coupled, purpose="verify", **changes(pick, current))
-            if found.failure is not None:
+            try:
+                found = self._measure(text, seconds, coupled=self.coupled, purpose="verify", **changes(pick, current))
+                failed = found.failure.sentence if found.failure is not None else ""
+            except MeasureError as error:
+                failed = error.message
+            if failed:
+                self.failed = f"the setting that the model prefers failed when it was run: {failed}"
                 return False
             if len(self._seen(current)) <= round_ + (0 if last else 1):
                 self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
