@@ -110,7 +110,8 @@ SUMMARIES = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "IOPROBE"},
     epilog=EPILOG,
 )
-@click.version_option(__version__, prog_name="ioprobe")
+# IOPROBE_VERSION is a name that images use for what they install: it must not turn every command into this one.
+@click.version_option(__version__, prog_name="ioprobe", allow_from_autoenv=False)
 def cli() -> None:
     """Do the accelerators wait for data, which stage is to blame, what to change, and what will it gain?"""
 

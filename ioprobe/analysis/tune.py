@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from ioprobe.diagnosis.tuning import (
 )
 from ioprobe.errors import IoprobeError, MeasureError
 from ioprobe.model.calibrate import calibrate
+from ioprobe.model.company import setting_of
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.model.search import Limits, SearchResult, Seen, search
@@ -109,8 +111,8 @@ class _Tuner:
         limits = self._limits()
         if self.options.grid:
             return self._by_grid(profile, limits)
-        current = profile.current
         seen: list[Seen] = []
+        current = profile.current
         best = search(profile, current, limits=limits, tolerance=self.options.tolerance)
         first = best
         tried: list[Prediction] = []
@@ -167,12 +169,17 @@ class _Tuner:
             other = 2 if settings.num_workers < 2 else max(1, settings.num_workers // 2)
             text = f"the loader alone with {other} workers"
             seconds = self._seconds(0.05)
-            self._measure(text, seconds, coupled=False, purpose="calibrate", num_workers=other)
+            with suppress(MeasureError):  # where the factory cannot be called again the model goes without
+                self._measure(text, seconds, coupled=False, purpose="calibrate", num_workers=other)
             if settings.num_workers:
                 # Without workers nothing is copied into shared memory: no other setting tells what that saves.
                 text = "the loader alone without workers"
                 self._measure(text, 0.5 * seconds, coupled=False, purpose="calibrate", num_workers=0)
-        return calibrate(run)
+        profile = calibrate(run)
+        # A measurement that began too late to tell is no reason to take another one's setting for the present.
+        if profile.adaptable and settings is not None:
+            profile = replace(profile, current=setting_of(settings, profile.step, alone))
+        return profile
 
     @staticmethod
     def _refuse(found: LoaderRun) -> None:
@@ -199,7 +206,10 @@ class _Tuner:
                 self.failed = f"the setting that the model prefers failed when it was run: {failed}"
                 return False
             if len(self._seen(current)) <= round_ + (0 if last else 1):
-                self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
+                again = self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
+                if again.failure is not None:
+                    self.failed = f"the present setting failed when it was run again: {again.failure.sentence}"
+                    return False
             gain = gain_between(self._seen(pick), self._seen(current))
             if gain is not None and round_ and (gain.high - gain.low) / 2 < max(NARROW, 0.25 * abs(gain.value)):
                 break
@@ -257,7 +267,13 @@ class _Tuner:
         ran = [(p, s) for p, s in ran if s]
         (cold,) = measured_at(self.run.loaders[:1], knobs_of(current), coupled=self.coupled) or (None,)
         pick, action, reason = decide(first, best, ran, old, self.options.tolerance, cold)
-        if self.failed and knobs_of(pick.setting) not in {knobs_of(p.setting) for p, _ in ran}:
+        if tried and not (ran and old):
+            # What was run gave no rate: nobody saw the gain that the model promises.
+            what = (
+                self.failed or "the setting that the model prefers gave too few batches to be compared; raise --budget"
+            )
+            pick, action, reason = first.current, "no-change", what
+        elif self.failed and knobs_of(pick.setting) not in {knobs_of(p.setting) for p, _ in ran}:
             pick, action, reason = first.current, "no-change", self.failed
         runs = self._seen(pick.setting)
         same = knobs_of(pick.setting) == knobs_of(current)

@@ -105,7 +105,7 @@ ANCHORS: tuple[Anchor, ...] = (
         "hand-written batch",
         Region.DATASET,
         "*:get_batch *:next_batch *:load_batch *:make_batch *:get_next_batch *:sample_batch "
-        "*:fetch_batch *:data_iter  "
+        "*:fetch_batch *:data_iter *:__next__  "
         "webdataset.pipeline:* webdataset.compat:__iter__ streaming.base.dataset:__iter__ "
         "litdata.streaming.dataset:__next__ datasets.iterable_dataset:__iter__",
         main_only=True,

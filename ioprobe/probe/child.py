@@ -171,9 +171,16 @@ class Child:
         return Pacer(self._store, self._team.rank, f"loop-{self._paced}", seconds)
 
     def _do_measure(self, command: protocol.Measure) -> None:
+        from ioprobe.probe.loader_source import Spoiled
         from ioprobe.probe.loop import LoopMeter
 
-        loader, settings = self._source.at(command.changes)
+        try:
+            loader, settings = self._source.at(command.changes)
+        except Spoiled:
+            if self._team is None:
+                self.send("spoiled")
+                return
+            loader, settings = self._source.at(command.changes)  # other ranks count on this process
         self._meter = LoopMeter(
             loader,
             self._step if command.coupled else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,10 @@ from ioprobe.errors import TargetError, UsageError
 from ioprobe.instrument.facts import find_dataloaders, is_dataloader, loader_facts, rebuild, settings_of
 from ioprobe.probe.target import accepted_keywords, as_target_error, is_factory, load_function
 from ioprobe.run import LoaderSettings
+
+
+class Spoiled(Exception):
+    """The factory hands out a dataset that the main process has read: only a new process gives workers a fresh one."""
 
 
 class LoaderSource:
@@ -27,6 +32,8 @@ class LoaderSource:
         UsageError: it takes no such keyword and returns no DataLoader.
     """
 
+    _broken: TargetError | None = None
+
     def __init__(self, target: str, options: Mapping[str, Any]) -> None:
         self._target, self._options = target, dict(options)
         self._factory = load_function(target) if is_factory(target) else _builtin(target)
@@ -38,7 +45,8 @@ class LoaderSource:
         """Return the loader with some settings changed, and the settings that it has; None where it has none.
 
         Raises:
-            TargetError: the factory had to be called again and raised.
+            TargetError: the factory had to be called again and raised, or made something else.
+            Spoiled: the factory had to be called again and gave the same dataset. Asked again, it is handed out.
             UsageError: nothing can change this loader's settings.
         """
         present = self.facts.settings.num_workers if self.facts.settings else 0
@@ -66,14 +74,30 @@ class LoaderSource:
         return _call(self._factory, self._target, options) if is_factory(self._target) else self._factory(**options)
 
     def _make_anew(self) -> Any:
-        self._loader = None  # a dataset that lies in memory should not be there twice
+        if self._broken is not None:
+            raise self._broken
+        used = [weakref.ref(d) for d in _datasets(self._loader)]
+        was_read, self._loader = self._read_here, None  # a dataset that lies in memory should not be there twice
         gc.collect()
         try:
             self._loader = self._make({})
+            if self.facts.adaptable and not is_dataloader(self._loader):
+                what = type(self._loader).__name__
+                raise TargetError(f"the factory '{self._target}' returned no DataLoader, but an object of type {what}")
         except TargetError as error:
-            raise TargetError(f"called a second time, {error.message}", hint=error.hint) from None
+            hint = "let the function make the loader and its dataset anew each time it is called"
+            self._broken = TargetError(f"called a second time, {error.message}", hint=hint)
+            raise self._broken from None
         self._iterated = self._read_here = False
+        if was_read and any(ref() is d for d in _datasets(self._loader) for ref in used):
+            raise Spoiled
         return self._loader
+
+
+def _datasets(loader: Any) -> list[Any]:
+    """Datasets that may hold what they opened: a plain list or tuple does not, and knows no weak references."""
+    found = [inner.dataset for inner in find_dataloaders(loader)]
+    return [d for d in found if getattr(type(d), "__weakrefoffset__", 0)]
 
 
 def _call(factory: Callable[..., Any], target: str, options: dict[str, Any]) -> Any:

@@ -81,7 +81,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Anything that the child answers; exactly one of the fields beside ``kind`` is meant."""
 
     kind: str
-    """``ready``, ``progress``, ``loaded``, ``measured``, ``step``, ``where``, ``error`` or ``nothing``."""
+    """``ready``, ``progress``, ``loaded``, ``measured``, ``step``, ``where``, ``error``, ``nothing``, or
+    ``spoiled``: what the main process read should go to no worker, a new process is needed."""
     text: str = ""
     done_s: float = 0.0
     of_s: float = 0.0

@@ -33,6 +33,10 @@ _LONGEST_PLACE = 68
 """Characters of a folder in which ours leaves room for a socket's name: the kernel takes 103 in all on every Unix."""
 
 
+class _Spoiled(Exception):
+    """The child's dataset was read in its main process, and its factory makes no other."""
+
+
 class Supervisor:
     """One measuring child at a time; starts another where the last one died.
 
@@ -128,11 +132,15 @@ class Supervisor:
 
         A child that dies or hangs is evidence, too: the run then holds a failure and no batches.
         """
-        self._revive()
-        self._phase = "loop" if command.coupled else "loader"
-        self._send(command)
+        phase = "loop" if command.coupled else "loader"
+        self._ask(command, phase)
         try:
-            found: LoaderRun = self._expect("measured", self._hang_s, LoaderRun)
+            try:
+                found: LoaderRun = self._expect("measured", self._hang_s, LoaderRun)
+            except _Spoiled:
+                self.end()
+                self._ask(command, phase)
+                found = self._expect("measured", self._hang_s, LoaderRun)
             found.failure = self._cleaned(found.failure)
             return found
         except ChildGone as gone:
@@ -222,6 +230,11 @@ class Supervisor:
             self.start()
             self.load(self._load)
 
+    def _ask(self, command: protocol.Command, phase: str) -> None:
+        self._revive()
+        self._phase = phase
+        self._send(command)
+
     def _send(self, command: protocol.Command) -> None:
         try:
             self._commands.write(msgspec.json.encode(command) + b"\n")
@@ -238,6 +251,8 @@ class Supervisor:
             elif event.kind == "error":
                 error = TargetError if self._phase == "factory" else MeasureError
                 raise error(self._hidden(event.text), hint=event.hint)
+            elif event.kind == "spoiled":
+                raise _Spoiled
             elif event.kind == kind:
                 return None if type_ is None else msgspec.json.decode(event.data, type=type_)
         raise self._gone()
