@@ -11,8 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ioprobe.errors import TargetError  # noqa: E402
-from ioprobe.probe.loader_source import LoaderSource  # noqa: E402
+from ioprobe.probe import protocol  # noqa: E402
+from ioprobe.probe.loader_source import LoaderSource, Spoiled  # noqa: E402
 from ioprobe.probe.loop import LoopMeter, shut_down  # noqa: E402
+from ioprobe.probe.supervise import Supervisor  # noqa: E402
 
 MADE = """
 import torch
@@ -42,6 +44,17 @@ def make_loader(**options):
 def without_keywords():
     made.append({})
     return DataLoader(Pooled(), batch_size=8)
+
+
+shared = Pooled()
+
+
+def one_dataset(**options):
+    return DataLoader(shared, **{"batch_size": 8, **options})
+
+
+def a_list_later():
+    return [torch.zeros(2)] if made else make_loader()
 
 
 def only_once():
@@ -91,6 +104,33 @@ def test_two_datasets_never_lie_in_memory_at_once(tmp_path: Path) -> None:
     later, _ = given.at({"num_workers": 1})
     assert first() is None
     shut_down(later)
+
+
+def test_a_dataset_that_the_factory_keeps_needs_a_new_process(tmp_path: Path) -> None:
+    given = source(tmp_path, "one_dataset", num_workers=1)
+    given.at({})
+    first = given.at({"num_workers": 0})[0].dataset
+    with pytest.raises(Spoiled):
+        given.at({})
+    assert given.at({})[0].dataset is first  # asked again, where no process may be started
+
+
+def test_a_factory_that_makes_something_else_later_is_named(tmp_path: Path) -> None:
+    given = source(tmp_path, "a_list_later")
+    given.at({})
+    for _ in range(2):
+        with pytest.raises(TargetError, match=r"called a second time, .* no DataLoader, but an object of type list"):
+            given.at({"num_workers": 2})
+
+
+def test_a_supervisor_goes_on_in_a_new_process(tmp_path: Path) -> None:
+    (tmp_path / "pooled.py").write_text(MADE)
+    with Supervisor() as supervisor:
+        supervisor.load(protocol.Load(target=f"{tmp_path / 'pooled.py'}:one_dataset", step_s=0.001))
+        for changes in ({}, {"num_workers": 1}, {"num_workers": 0}, {"num_workers": 1}):
+            found = supervisor.measure(protocol.Measure(coupled=True, seconds=0.3, least_s=0.1, changes=changes))
+            assert found.failure is None, found.failure
+            assert len(found.main.wait_s) >= 8
 
 
 def test_a_factory_that_works_only_once_says_so(tmp_path: Path) -> None:

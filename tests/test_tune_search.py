@@ -10,7 +10,7 @@ from ioprobe.analysis.request import Request
 from ioprobe.errors import MeasureError
 from ioprobe.model.simulate import System
 from ioprobe.probe import protocol
-from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, StepRun
+from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, MainBatches, SampleRepeats, StepRun
 
 FILES = 2
 STEP_S = 0.002
@@ -56,6 +56,28 @@ def test_a_run_with_more_workers_than_the_stream_has_files_tells_how_many_to_tak
     assert found.recommended.verified.value == pytest.approx(1.0, abs=0.05)
 
 
+class Copies(Replayed):
+    """A stream that nobody splits: twice the workers, twice the batches, each of them twice."""
+
+    def measure(self, command: protocol.Measure) -> LoaderRun:
+        run = super().measure(command)
+        workers = command.changes.get("num_workers", 1)
+        if command.repeats and workers > 1:
+            run.repeats = SampleRepeats(
+                batches=24, distinct=24 // workers, workers_delivering=workers, rounds=12, equal_rounds=12
+            )
+        return run
+
+
+def test_workers_that_deliver_copies_are_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "Supervisor", Copies)
+    _, found = room.tune(Request(target="lines.py:make_loader", step_s=STEP_S), room.TuneOptions(max_workers=6))
+    assert found.recommended.settings["num_workers"] < 2
+    assert found.recommended.action != "change"
+    (doubt,) = [c for c in found.caveats if c.code == "same-samples"]
+    assert "each of 2 workers delivers the same samples" in doubt.text
+
+
 class Fails(Replayed):
     """A loader whose every other setting but none of its own fails."""
 
@@ -83,3 +105,22 @@ def test_a_pick_that_fails_when_it_is_run_is_no_pick_and_says_why(
     assert found.recommended.action == "no-change"
     assert found.recommended.reason == f"the setting that the model prefers failed when it was run: {words}"
     assert found.recommended.settings["num_workers"] == 1
+
+
+class TooShort(Replayed):
+    """Workers take so long to start that a measurement with the present setting sees one batch."""
+
+    def measure(self, command: protocol.Measure) -> LoaderRun:
+        run = super().measure(command)
+        if "num_workers" not in command.changes or command.purpose == "verify":
+            run.main = MainBatches(call_s=[0.0], wait_s=[1.0], samples=[16], epoch=[0])
+            run.workers = None
+        return run
+
+
+def test_a_pick_is_not_recommended_on_measurements_that_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "Supervisor", TooShort)
+    _, found = room.tune(Request(target="lines.py:make_loader", step_s=STEP_S), room.TuneOptions(max_workers=6))
+    assert found.current.settings["num_workers"] == 1  # the present one, not one of those measured well
+    assert found.recommended.action == "no-change"
+    assert "too few batches to be compared; raise --budget" in found.recommended.reason

@@ -311,8 +311,15 @@ class Session:
 
     def _try(self, code: str, settings: dict[str, Any]) -> None:
         """Measure the loop at the settings of an advice."""
+        stream = self.run.facts is not None and self.run.facts.kind == "iterable"
         try:
-            self.run.loaders.append(self._loader("verify", coupled=True, purpose="verify", **settings))
+            found = self._loader("verify", coupled=True, purpose="verify", repeats=stream, **settings)
+            self.run.loaders.append(found)
+            if found.repeats is not None and found.repeats.same_streams:
+                workers = found.settings.num_workers if found.settings else 2
+                text = f"with {workers} workers each delivers the same samples: the gain of '{code}' counts copies"
+                remedy = "split the stream by torch.utils.data.get_worker_info() first"
+                self.run.caveats.append(Caveat("same-samples", text, remedy))
         except IoprobeError as error:
             self.run.caveats.append(
                 Caveat("not-verified", f"the advice '{code}' was not verified: {error.message}", error.hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,8 +145,11 @@ class _Tuner:
     def _measure(self, text: str, seconds: float, *, coupled: bool, purpose: str, **changes: Any) -> LoaderRun:
         self.text = text
         self._report(text, 0.0, 0.0)
+        least_s = min(1.5, seconds / 2)
+        # Workers that all read the same stream seem to be faster, the more there are.
+        repeats = self.run.facts is not None and self.run.facts.kind == "iterable"
         command = protocol.Measure(
-            coupled=coupled, purpose=purpose, seconds=seconds, least_s=min(1.5, seconds / 2), changes=changes
+            coupled=coupled, purpose=purpose, seconds=seconds, least_s=least_s, changes=changes, repeats=repeats
         )
         found = self.supervisor.measure(command)
         if found.settings is None and not changes and self.run.facts is not None:
@@ -187,8 +191,10 @@ class _Tuner:
             raise MeasureError(f"cannot tune: {found.failure.sentence}", hint=found.failure.hint)
 
     def _limits(self) -> Limits:
-        limits = limits_of(self.run)
-        return replace(limits, max_workers=self.options.max_workers, ranks_per_host=self.options.ranks_per_host)
+        most, settings = self.options.max_workers, self.run.facts.settings if self.run.facts else None
+        if self._copies() and settings is not None:
+            most = min(most, max(1, settings.num_workers))
+        return replace(limits_of(self.run), max_workers=most, ranks_per_host=self.options.ranks_per_host)
 
     def _compare(self, pick: Setting, current: Setting, *, last: bool) -> bool:
         """Run pick and present setting in turn until the gain is known; False where the pick fails."""
@@ -205,6 +211,9 @@ class _Tuner:
             if failed:
                 self.failed = f"the setting that the model prefers failed when it was run: {failed}"
                 return False
+            if current.num_workers < pick.num_workers and self._copies():
+                self.failed = f"more workers only deliver copies: {self._copies()}"
+                return False
             if len(self._seen(current)) <= round_ + (0 if last else 1):
                 again = self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
                 if again.failure is not None:
@@ -214,6 +223,16 @@ class _Tuner:
             if gain is not None and round_ and (gain.high - gain.low) / 2 < max(NARROW, 0.25 * abs(gain.value)):
                 break
         return True
+
+    def _copies(self) -> str:
+        """What was seen of workers that all deliver the same samples; empty where none do."""
+        for m in self.run.loaders:
+            if m.repeats is not None and m.repeats.same_streams and m.settings is not None:
+                return (
+                    f"each of {m.settings.num_workers} workers delivers the same samples; split the stream by "
+                    "torch.utils.data.get_worker_info()"
+                )
+        return ""
 
     def _seconds(self, share: float, setting: Setting | None = None) -> float:
         """Return a measurement's length: a share of the budget, more where batches are slow."""
@@ -264,7 +283,8 @@ class _Tuner:
         )
         old = self._seen(current)
         ran = [(as_counted(p, evidence), self._seen(p.setting)) for p in tried]
-        ran = [(p, s) for p, s in ran if s]
+        most = max(1, current.num_workers) if self._copies() else math.inf
+        ran = [(p, s) for p, s in ran if s and p.setting.num_workers <= most]
         (cold,) = measured_at(self.run.loaders[:1], knobs_of(current), coupled=self.coupled) or (None,)
         pick, action, reason = decide(first, best, ran, old, self.options.tolerance, cold)
         if tried and not (ran and old):
@@ -304,12 +324,15 @@ class _Tuner:
         return [m for m in self.run.loaders if m.settings is not None]
 
     def _doubts(self) -> list[Caveat]:
+        doubts = []
+        if copies := self._copies():
+            doubts.append(Caveat("same-samples", f"rates count copies: {copies}", "then tune again"))
         loads = [m.load.other_cores for m in self.run.loaders if m.load is not None]
         busiest = max(loads, default=0.0)
         if busiest < 0.15 * self.run.host.usable_cores:
-            return []
+            return doubts
         text = f"other processes used up to {busiest:.1f} of {self.run.host.usable_cores:g} cores meanwhile"
-        return [Caveat("other-load", text, "tune again on a quiet host; 'ioprobe doctor' shows what runs")]
+        return [*doubts, Caveat("other-load", text, "tune again on a quiet host; 'ioprobe doctor' shows what runs")]
 
     def _by_grid(self, profile: Profile, limits: Limits) -> Tuning:
         """Measure every setting several times, in turn, and pick from what was measured."""

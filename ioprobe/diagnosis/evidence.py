@@ -160,14 +160,15 @@ class Evidence:
         return main if main is not None and main.samples >= 12 else None
 
     def inline_share(self) -> float:
-        """Share of the drained loader's time that the loop's own thread works on batches, as its stacks show."""
-        main = self.main_alone
+        """Share of the drained loader's time that the loop's own thread works on batches, by its CPU and its stacks."""
+        run, main = self.run.loader_alone(), self.main_alone
+        computed = sum(run.main.wait_cpu_s) / max(1e-9, sum(run.main.wait_s)) if run is not None else 0.0
         if main is None:
-            return 0.0
+            return min(1.0, computed)
         work = {Stage.SAMPLER, Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.COLLATE, Stage.TRANSFER}
         if self.threads_compute:
             work.discard(Stage.READ)  # waiting for a future of theirs looks like reading
-        return sum(main.stages.get(stage, 0) for stage in work) / main.samples
+        return min(1.0, max(computed, sum(main.stages.get(stage, 0) for stage in work) / main.samples))
 
     def main_share(self, stage: Stage) -> float:
         """Share of the drained loader's time that the main process spends in a stage (sampler, transport)."""

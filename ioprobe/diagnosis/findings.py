@@ -26,11 +26,7 @@ def find_all(evidence: Evidence) -> list[Finding]:
 def _repeats(e: Evidence) -> Finding | None:
     for measured in e.run.loaders:
         seen = measured.repeats
-        if seen is None or e.workers < 2 or seen.rounds < 3 or seen.workers_delivering < 2:
-            continue
-        # Every worker delivers the same stream: all batches of a round are equal, and rounds differ. A stream of
-        # constant batches is equal throughout, and no evidence.
-        if seen.equal_rounds >= 0.8 * seen.rounds and seen.distinct >= 3:
+        if seen is not None and e.workers >= 2 and measured.purpose != "verify" and seen.same_streams:
             return Finding(
                 "repeats",
                 None,

@@ -232,7 +232,8 @@ def _opaque(profile: Profile, setting: Setting) -> Prediction:
     if length and edge_s is not None:
         whole = period + max(0.0, edge_s - made) / length  # no step runs while an epoch's first batch is waited for
         epoch_rate, epoch_stall = profile.samples_per_batch / whole, max(0.0, 1 - step / whole)
-    p50, p95, p99 = (float(q) for q in np.quantile(np.maximum(0.0, waits - step), [0.5, 0.95, 0.99]))
+    p50, p95, p99 = (float(q) for q in np.quantile(np.maximum(profile.inline_s, waits - step), [0.5, 0.95, 0.99]))
+    loader = "main" if profile.inline_s > 0.5 * made else "workers"
     return Prediction(
         setting=setting,
         samples_per_s=_estimate(rate, error, profile.n),
@@ -244,7 +245,7 @@ def _opaque(profile: Profile, setting: Setting) -> Prediction:
         wait_p95_s=p95,
         wait_p99_s=p99,
         time_to_first_batch_s=profile.startup.first_batch_s or 0.0,
-        binding="step" if step >= made else "workers",
+        binding="step" if step >= made else loader,
         drains_after_steps=None,
         memory_bytes=None,
         shm_bytes=None,

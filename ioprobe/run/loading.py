@@ -113,6 +113,16 @@ class SampleRepeats(msgspec.Struct, frozen=True, kw_only=True):
     equal_rounds: int = 0
     """Of them: rounds in which all workers delivered the same content."""
 
+    @property
+    def same_streams(self) -> bool:
+        """Whether every worker delivers the same samples: all batches of a round are equal, and rounds differ.
+
+        A stream of constant batches is equal throughout, and no evidence.
+        """
+        if self.rounds < 3 or self.workers_delivering < 2:
+            return False
+        return self.equal_rounds >= 0.8 * self.rounds and self.distinct >= 3
+
 
 class LoaderRun(msgspec.Struct, kw_only=True):
     """One measurement of a loader at one setting, drained alone or coupled with the step."""
