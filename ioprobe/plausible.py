@@ -40,14 +40,14 @@ def complaint(value: Any, tables: Mapping[type, frozenset[str]] = _NONE, place: 
     Args:
         value: A ``msgspec.Struct``, or what its fields hold.
         tables: Struct types whose lists are columns of one table, and which of them a measurement that was cut short
-            may leave shorter. The others are of equal length, or empty.
+            may leave shorter, or empty. The others are of equal length.
         place: Path of value, for the message.
     """
     if isinstance(value, msgspec.Struct):
         fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
         if type(value) in tables:
             may_end = tables[type(value)]
-            lengths = {len(column) for name, column in fields if column and name not in may_end}
+            lengths = {len(column) for name, column in fields if name not in may_end}
             most = max(len(column) for _, column in fields)
             if len(lengths) > 1 or most > max(lengths, default=0):
                 return f"columns differ in length - at `{place}`"

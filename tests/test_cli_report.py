@@ -99,6 +99,7 @@ def _measured(usable_cores: float = 2.0, num_workers: int = 2, **columns: list[f
     ("data", "fault"),
     [
         (_measured(wait_s=[0.1]), "columns differ in length - at `$.loaders[0].main`"),
+        (_measured(samples=[]), "columns differ in length - at `$.loaders[0].main`"),
         (_measured(step_s=[0.1, 0.1, 0.1]), "columns differ in length - at `$.loaders[0].main`"),
         (_measured(call_s=[0.0, 1e300]), "1e+300 cannot be - at `$.loaders[0].main.call_s`"),
         (_measured(wait_s=[0.1, -5.0]), "-5 cannot be - at `$.loaders[0].main.wait_s`"),

@@ -77,6 +77,9 @@ def test_every_option_can_be_given_by_the_environment_under_its_own_name() -> No
             assert {f"IOPROBE_{name.upper()}_{one}" for one in spelled} & set(option.envvar or ()), option.opts
     result = CliRunner().invoke(cli, ["rule", "IO101"], env={"IOPROBE_RULE_FORMAT": "json"})
     assert json.loads(result.output)[0]["code"] == "IO101"
+    # A name that images use for what they install is no option of every command.
+    result = CliRunner().invoke(cli, ["rule", "IO101"], env={"IOPROBE_VERSION": "1"})
+    assert "IO101" in result.output
     result = CliRunner().invoke(cli, ["tune", "a.py:b"], env={"IOPROBE_TUNE_BUDGET": "1"})
     assert (result.exit_code, "--budget" in result.output) == (2, True)
 

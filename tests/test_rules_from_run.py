@@ -31,6 +31,12 @@ def test_one_slow_batch_in_order_costs_the_time_for_which_the_other_worker_stand
     assert head_of_line_seconds(run.main, run.workers, 0) == pytest.approx(0.8 / 2, abs=0.01)  # type: ignore[arg-type]
 
 
+def test_a_loop_that_failed_lacks_its_last_transport_and_is_still_read() -> None:
+    run = in_order_run([1.0] + [0.1] * 9, 0.1)
+    run.main.transport_s = [0.01] * 7
+    assert head_of_line_seconds(run.main, run.workers, 0) == pytest.approx(0.8 / 2, abs=0.01)  # type: ignore[arg-type]
+
+
 def test_batches_that_lie_ready_cost_nothing_while_every_worker_is_busy() -> None:
     # Worker 1 is always 10 ms before worker 0: its batch lies ready, and no order of delivery would give more.
     run = in_order_run([0.043] + [0.033] * 99, 0.005)

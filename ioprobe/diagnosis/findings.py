@@ -96,6 +96,23 @@ def _no_workers(e: Evidence) -> Finding | None:
     )
 
 
+def _same_thread(e: Evidence) -> Finding | None:
+    """No DataLoader: the loop's own thread makes the batches, as its CPU while it waits for them shows."""
+    if e.settings is not None or e.facts.inner_loaders or e.loop is None or not e.waits_for_data:
+        return None
+    share = e.inline_share()
+    if share < 0.7 or e.threads_compute or e.alone is None:
+        return None
+    return Finding(
+        "same-thread",
+        fetch_limit(e),
+        False,
+        0.88,
+        f"the loop's own thread makes the batches, {format_seconds(e.alone.cycle_s)} each, {format_share(share)} of it "
+        "at work: loading and the step take turns and never overlap",
+    )
+
+
 def _idle_workers(e: Evidence) -> Finding | None:
     costs = e.costs
     if costs is None or e.workers < 2 or e.facts.kind != "iterable":
@@ -267,6 +284,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _startup,
     _epoch_sampler,
     _no_workers,
+    _same_thread,
     thread_pools,
     too_many_workers,
     _sampler,

@@ -37,6 +37,12 @@ FOR_FINDING: dict[str, RemedyText] = {
     "no-workers": RemedyText(
         "IO102", "use worker processes: num_workers of at least 1", "the dataset cannot be used from another process"
     ),
+    "same-thread": RemedyText(
+        "IO102",
+        "make batches beside the step: a Dataset read by a DataLoader with num_workers of at least 1, or a process that"
+        " fetches ahead",
+        "a batch needs the result of the step before",
+    ),
     "thread-pools": RemedyText(
         "IO107",
         "give each worker one thread: OMP_NUM_THREADS=1, torch.set_num_threads(1), cv2.setNumThreads(0) in"

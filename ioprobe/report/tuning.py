@@ -60,8 +60,10 @@ def render_text(found: Tuning, *, width: int = 80, color: bool = False, unicode:
         sheet.heading("Grid", f"{found.unit}/s, median [min-max]")
         sheet.table(*_grid_table(found), right=range(_grid_columns(found) - 1))
     if found.candidates:
-        shown = found.candidates[:MOST_CANDIDATES]
-        sheet.heading("Candidates", f"predicted, the best {len(shown)} of {len(found.candidates)}")
+        # Of settings that differ in whether workers persist the better one stands for both.
+        different = list({tuple(_plain(p.settings).items()): p for p in reversed(found.candidates)}.values())[::-1]
+        shown = different[:MOST_CANDIDATES]
+        sheet.heading("Candidates", f"predicted, the best {len(shown)} of {len(different)}")
         point_table(sheet, shown, found.unit, [_mark(found, p.settings) for p in shown])
     if found.also:
         sheet.heading("What else would help", "predicted on top of these settings")
@@ -88,6 +90,12 @@ def _proof(sheet: Sheet, found: Tuning) -> None:
     if pick.action != "no-change":
         measured = "" if pick.samples_per_s is None else _rate(pick.samples_per_s)
         rows.append(["pick", settings_text(pick.settings), _rate(pick.predicted.samples_per_s), measured])
+    known = [row[1] for row in rows]
+    for tried in found.candidates:
+        text = settings_text(_plain(tried.settings))
+        if tried.measured is not None and not any(row.startswith(text) for row in known):
+            known.append(text)
+            rows.append(["tried", text, _rate(tried.samples_per_s), _rate(tried.measured)])
     sheet.heading("Proof", what)
     sheet.table(["", "settings", "predicted", "measured"], rows, right=[2, 3])
     if pick.verified is not None:

@@ -151,7 +151,8 @@ def head_of_line_seconds(main: MainBatches, workers: WorkerBatches, first: int) 
         return 0.0
     call = np.asarray(main.call_s[:count])
     got = call + np.asarray(main.wait_s[:count])
-    transport = np.asarray(main.transport_s[:count]) if main.transport_s else np.zeros(count)
+    transport = np.zeros(count)
+    transport[: len(main.transport_s)] = main.transport_s[:count]  # a loop that failed lacks the last
     begin = np.maximum(call, put[:count])
     end = np.maximum(begin, got - transport - DELIVERY_S)
     return _idle_seconds(workers, begin[first:], end[first:])
