@@ -225,10 +225,12 @@ def test_every_number_that_the_plan_rests_on_has_its_source() -> None:
 
 def a_run(**changes: Any) -> Run:
     workers = WorkerBatches(
-        fetch_wall_s=[0.4] * 5, fetch_cpu_s=[0.3] * 5, collate_wall_s=[0.1] * 5, collate_cpu_s=[0.08] * 5,
-        other_cpu_s=[0.02] * 5, read_bytes=[1000] * 5,
+        worker=[0] * 5, index=[*range(5)], start_s=[0.5 * k for k in range(5)], idle_s=[0.0] * 5,
+        fetch_wall_s=[0.4] * 5, fetch_cpu_s=[0.3] * 5, fetch_runq_s=[0.0] * 5, collate_wall_s=[0.1] * 5,
+        collate_cpu_s=[0.08] * 5, collate_runq_s=[0.0] * 5, other_cpu_s=[0.02] * 5,
+        put_s=[0.5 * k + 0.5 for k in range(5)], nbytes=[8000] * 5, read_bytes=[1000] * 5, read_ops=[1] * 5,
     )  # fmt: skip
-    main = MainBatches(samples=[10] * 5)
+    main = MainBatches(call_s=[0.1 * k for k in range(5)], wait_s=[0.1] * 5, samples=[10] * 5, epoch=[0] * 5)
     loop = LoaderRun(coupled=True, settings=None, main=main, workers=workers, batch_bytes=8000)
     dataset = DatasetFacts(url="x", format="webdataset", num_shards=4, num_samples=400, total_bytes=40_000_000)
     fields: dict[str, Any] = {
