@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ioprobe.analysis.apply import apply_settings
 from ioprobe.config import load_config
@@ -113,6 +114,19 @@ def test_people_read_pick_proof_and_what_else_would_help() -> None:
     assert "verified by real runs in turn with the present setting: +298.0% (+290.0 to +306.0%)" in text
     assert "storage twice as fast: +80%" in text
     assert "spent 12.0 s, 3 settings run" in text
+
+
+def test_every_setting_that_was_run_is_shown_and_each_candidate_once_best_first() -> None:
+    tried = at(2, 300.0, measured=Estimate(290.0, 280.0, 300.0, 40))
+    candidates = [at(4, 400.0), at(8, 350.0), tried, at(3, 250.0), at(8, 200.0), at(1, 100.0)]
+    lines = render_text(structs.replace(tuning(), candidates=candidates), width=100).splitlines()
+    begin = next(k for k, line in enumerate(lines) if line.startswith("Candidates"))
+    assert [line.split()[0] for line in lines[:begin] if "num_workers=" in line and "prefetch" in line][1:] == [
+        "now",
+        "pick",
+        "tried",
+    ]
+    assert [int(line.split()[0]) for line in lines[begin + 2 : begin + 7]] == [4, 8, 2, 3, 1]
 
 
 def test_a_grid_is_the_table_that_people_make_by_hand() -> None:

@@ -63,6 +63,20 @@ def only_once():
     return make_loader()
 """
 
+WRAPPED = """
+
+class Wrapper:
+    def __init__(self, loader):
+        self.loader, self.made = loader, made
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def wrapped(num_workers=0):
+    return Wrapper(make_loader(num_workers=num_workers))
+"""
+
 
 def source(folder: Path, name: str = "make_loader", **options: object) -> LoaderSource:
     (folder / "pooled.py").write_text(MADE)
@@ -138,3 +152,12 @@ def test_a_factory_that_works_only_once_says_so(tmp_path: Path) -> None:
     given.at({})
     with pytest.raises(TargetError, match=r"called a second time, the factory .* raised: RuntimeError: the port"):
         given.at({"num_workers": 2})
+
+
+def test_a_wrapper_s_factory_is_called_once_for_each_setting(tmp_path: Path) -> None:
+    (tmp_path / "pooled.py").write_text(MADE + WRAPPED)
+    given = LoaderSource(f"{tmp_path / 'pooled.py'}:wrapped", {})
+    made = given.at({})[0].made
+    before = len(made)
+    given.at({"num_workers": 1})
+    assert len(made) == before + 1

@@ -10,7 +10,7 @@ import msgspec
 from ioprobe import __version__
 from ioprobe.analysis.declared import declare_flops
 from ioprobe.analysis.request import Request
-from ioprobe.diagnosis.advice import shards_seen
+from ioprobe.diagnosis.advice import copies_seen, shards_seen
 from ioprobe.diagnosis.diagnose import Finished, diagnose
 from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.types import Advice, Verdict
@@ -315,11 +315,8 @@ class Session:
         try:
             found = self._loader("verify", coupled=True, purpose="verify", repeats=stream, **settings)
             self.run.loaders.append(found)
-            if found.repeats is not None and found.repeats.same_streams:
-                workers = found.settings.num_workers if found.settings else 2
-                text = f"with {workers} workers each delivers the same samples: the gain of '{code}' counts copies"
-                remedy = "split the stream by torch.utils.data.get_worker_info() first"
-                self.run.caveats.append(Caveat("same-samples", text, remedy))
+            if copies := copies_seen([found]):
+                self.run.caveats.append(Caveat("same-samples", f"the gain of '{code}' counts copies: {copies}"))
         except IoprobeError as error:
             self.run.caveats.append(
                 Caveat("not-verified", f"the advice '{code}' was not verified: {error.message}", error.hint)

@@ -14,7 +14,7 @@ import msgspec
 from ioprobe.analysis.choice import changes, decide, grid_settings, knobs_of, settings_of
 from ioprobe.analysis.request import Request
 from ioprobe.analysis.session import describe_step, load_command, new_run
-from ioprobe.diagnosis.advice import limits_of
+from ioprobe.diagnosis.advice import copies_seen, limits_of
 from ioprobe.diagnosis.evidence import gather
 from ioprobe.diagnosis.forecast import point
 from ioprobe.diagnosis.modelled import as_counted, counted
@@ -112,8 +112,8 @@ class _Tuner:
         limits = self._limits()
         if self.options.grid:
             return self._by_grid(profile, limits)
-        seen: list[Seen] = []
         current = profile.current
+        seen: list[Seen] = []
         best = search(profile, current, limits=limits, tolerance=self.options.tolerance)
         first = best
         tried: list[Prediction] = []
@@ -192,7 +192,7 @@ class _Tuner:
 
     def _limits(self) -> Limits:
         most, settings = self.options.max_workers, self.run.facts.settings if self.run.facts else None
-        if self._copies() and settings is not None:
+        if copies_seen(self.run.loaders) and settings is not None:
             most = min(most, max(1, settings.num_workers))
         return replace(limits_of(self.run), max_workers=most, ranks_per_host=self.options.ranks_per_host)
 
@@ -211,8 +211,8 @@ class _Tuner:
             if failed:
                 self.failed = f"the setting that the model prefers failed when it was run: {failed}"
                 return False
-            if current.num_workers < pick.num_workers and self._copies():
-                self.failed = f"more workers only deliver copies: {self._copies()}"
+            if current.num_workers < pick.num_workers and copies_seen(self.run.loaders):
+                self.failed = f"more workers only deliver copies: {copies_seen(self.run.loaders)}"
                 return False
             if len(self._seen(current)) <= round_ + (0 if last else 1):
                 again = self._measure("the present setting again", seconds, coupled=self.coupled, purpose="baseline")
@@ -223,16 +223,6 @@ class _Tuner:
             if gain is not None and round_ and (gain.high - gain.low) / 2 < max(NARROW, 0.25 * abs(gain.value)):
                 break
         return True
-
-    def _copies(self) -> str:
-        """What was seen of workers that all deliver the same samples; empty where none do."""
-        for m in self.run.loaders:
-            if m.repeats is not None and m.repeats.same_streams and m.settings is not None:
-                return (
-                    f"each of {m.settings.num_workers} workers delivers the same samples; split the stream by "
-                    "torch.utils.data.get_worker_info()"
-                )
-        return ""
 
     def _seconds(self, share: float, setting: Setting | None = None) -> float:
         """Return a measurement's length: a share of the budget, more where batches are slow."""
@@ -283,16 +273,14 @@ class _Tuner:
         )
         old = self._seen(current)
         ran = [(as_counted(p, evidence), self._seen(p.setting)) for p in tried]
-        most = max(1, current.num_workers) if self._copies() else math.inf
+        most = max(1, current.num_workers) if copies_seen(self.run.loaders) else math.inf
         ran = [(p, s) for p, s in ran if s and p.setting.num_workers <= most]
         (cold,) = measured_at(self.run.loaders[:1], knobs_of(current), coupled=self.coupled) or (None,)
         pick, action, reason = decide(first, best, ran, old, self.options.tolerance, cold)
         if tried and not (ran and old):
             # What was run gave no rate: nobody saw the gain that the model promises.
-            what = (
-                self.failed or "the setting that the model prefers gave too few batches to be compared; raise --budget"
-            )
-            pick, action, reason = first.current, "no-change", what
+            few = "the setting that the model prefers gave too few batches to be compared; raise --budget"
+            pick, action, reason = first.current, "no-change", self.failed or few
         elif self.failed and knobs_of(pick.setting) not in {knobs_of(p.setting) for p, _ in ran}:
             pick, action, reason = first.current, "no-change", self.failed
         runs = self._seen(pick.setting)
@@ -325,7 +313,7 @@ class _Tuner:
 
     def _doubts(self) -> list[Caveat]:
         doubts = []
-        if copies := self._copies():
+        if copies := copies_seen(self.run.loaders):
             doubts.append(Caveat("same-samples", f"rates count copies: {copies}", "then tune again"))
         loads = [m.load.other_cores for m in self.run.loaders if m.load is not None]
         busiest = max(loads, default=0.0)

@@ -12,7 +12,7 @@ from ioprobe.diagnosis.types import Advice, Verdict
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.model.search import Limits, SearchResult, search
-from ioprobe.run import Limit, Run
+from ioprobe.run import Limit, LoaderRun, Run
 from ioprobe.stats import Estimate
 from ioprobe.units import format_share
 
@@ -48,6 +48,15 @@ def shards_seen(run: Run) -> int | None:
         if costs is not None and costs.delivering < costs.workers and costs.batches >= 4 * costs.workers:
             found.append(costs.delivering)
     return max(found, default=None)
+
+
+def copies_seen(loaders: list[LoaderRun]) -> str:
+    """Say of workers that were all seen to deliver the same samples; empty where none were."""
+    for measured in loaders:
+        if measured.repeats is not None and measured.repeats.same_streams:
+            workers = measured.repeats.workers_delivering
+            return f"each of {workers} workers delivers the same samples; split the stream by get_worker_info()"
+    return ""
 
 
 def find_setting(profile: Profile | None, run: Run) -> SearchResult | None:

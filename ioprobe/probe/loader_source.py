@@ -50,7 +50,8 @@ class LoaderSource:
             UsageError: nothing can change this loader's settings.
         """
         present = self.facts.settings.num_workers if self.facts.settings else 0
-        if self._read_here and changes.get("num_workers", present):
+        rebuilt = self.facts.adaptable or not changes  # else the factory is called for these settings anyway
+        if self._read_here and rebuilt and changes.get("num_workers", present):
             self._make_anew()
         loader = self._loader
         if not changes:

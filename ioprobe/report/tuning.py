@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ioprobe.diagnosis.forecast import ForecastPoint
 from ioprobe.diagnosis.tuning import GridRow, Tuning
 from ioprobe.report import words
 from ioprobe.report.forecast import point_table
@@ -61,7 +62,10 @@ def render_text(found: Tuning, *, width: int = 80, color: bool = False, unicode:
         sheet.table(*_grid_table(found), right=range(_grid_columns(found) - 1))
     if found.candidates:
         # Of settings that differ in whether workers persist the better one stands for both.
-        different = list({tuple(_plain(p.settings).items()): p for p in reversed(found.candidates)}.values())[::-1]
+        better: dict[str, ForecastPoint] = {}
+        for p in found.candidates:
+            better.setdefault(settings_text(_plain(p.settings)), p)
+        different = list(better.values())
         shown = different[:MOST_CANDIDATES]
         sheet.heading("Candidates", f"predicted, the best {len(shown)} of {len(different)}")
         point_table(sheet, shown, found.unit, [_mark(found, p.settings) for p in shown])
@@ -90,12 +94,12 @@ def _proof(sheet: Sheet, found: Tuning) -> None:
     if pick.action != "no-change":
         measured = "" if pick.samples_per_s is None else _rate(pick.samples_per_s)
         rows.append(["pick", settings_text(pick.settings), _rate(pick.predicted.samples_per_s), measured])
-    known = [row[1] for row in rows]
+    known = [_plain(found.current.settings), _plain(pick.predicted.settings)]
     for tried in found.candidates:
-        text = settings_text(_plain(tried.settings))
-        if tried.measured is not None and not any(row.startswith(text) for row in known):
-            known.append(text)
-            rows.append(["tried", text, _rate(tried.samples_per_s), _rate(tried.measured)])
+        mine = _plain(tried.settings)
+        if tried.measured is not None and mine not in known:
+            known.append(mine)
+            rows.append(["tried", settings_text(mine), _rate(tried.samples_per_s), _rate(tried.measured)])
     sheet.heading("Proof", what)
     sheet.table(["", "settings", "predicted", "measured"], rows, right=[2, 3])
     if pick.verified is not None:
