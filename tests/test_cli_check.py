@@ -8,6 +8,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from run_makers import loader_run, run_of
 
@@ -227,6 +228,22 @@ def test_budgets_over_a_saved_run_pass_fail_or_are_undecided(capsys: pytest.Capt
     write(GOOD.replace("num_workers = 4", "num_workers = 2") + "[budgets]\nmemory = '1GiB'\n")
     assert ioprobe(["check", "--run", run]) == 2
     assert ioprobe(["check", "--run", run, "--undecided", "pass"]) == 0
+
+
+def test_a_run_is_judged_as_the_pipeline_with_its_target(capsys: pytest.CaptureFixture[str]) -> None:
+    two = "[pipelines.train]\nnum_workers = 2\ntarget = 'train.py:make'\n[pipelines.val]\nnum_workers = 2\n"
+    write(two + "target = 'val.py:make'\n[host]\ncores = 8\naccelerators = 0\n[budgets]\nstall_share = '20%'\n")
+    run = coupled()
+    run.workload = msgspec.structs.replace(run.workload, target="val.py:make")
+    assert ioprobe(["check", "--run", save(run, "val.json")]) == 1
+    assert "stall_share [val]" in capsys.readouterr().out
+    run.workload = msgspec.structs.replace(run.workload, target="other.py:make")
+    assert ioprobe(["check", "--run", save(run, "other.json")]) == 2
+    out, err = capsys.readouterr()
+    assert "of train, val none has its target 'other.py:make'" in err
+    assert "--pipeline" in err
+    assert not out
+    assert ioprobe(["check", "--run", "other.json", "--pipeline", "train"]) == 1
 
 
 def test_a_run_of_a_newer_schema_is_2(capsys: pytest.CaptureFixture[str]) -> None:

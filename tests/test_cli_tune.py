@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_tunings import at, tuning
 from msgspec import structs
 
 from ioprobe.analysis.apply import apply_settings
 from ioprobe.config import load_config
-from ioprobe.diagnosis.forecast import ForecastPoint
-from ioprobe.diagnosis.tuning import GridRow, Help, Recommended, Tuning, gain_between, pooled
+from ioprobe.diagnosis.tuning import GridRow, gain_between, pooled
 from ioprobe.errors import ConfigError
 from ioprobe.report.tuning import render_markdown, render_text
 from ioprobe.stats import Estimate
@@ -51,6 +51,29 @@ def test_the_contract_for_scripts_holds(tuned: tuple[int, dict[str, Any], Path])
     assert found["spent_s"] > 0
 
 
+@pytest.mark.parametrize("format_", ["text", "md", "json"])
+def test_a_saved_answer_is_shown_again(
+    tuned: tuple[int, dict[str, Any], Path], format_: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, found, folder = tuned
+    assert ioprobe(["report", str(folder / "run"), "--format", format_]) == 0
+    again = capsys.readouterr().out
+    assert ioprobe(["report", str(folder / "run"), "--format", format_, "-o", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again").read_text() == again
+    assert not capsys.readouterr().out
+    if format_ == "json":
+        assert json.loads(again) == found
+    else:
+        assert f"num_workers={found['recommended']['settings']['num_workers']}" in again.splitlines()[0]
+
+
+def test_the_page_of_a_tuned_loader_is_that_of_its_loop(
+    tuned: tuple[int, dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ioprobe(["report", str(tuned[2] / "run"), "--format", "html"]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+
+
 def test_a_loader_that_waits_gets_more_workers_verified_by_a_real_run(
     tuned: tuple[int, dict[str, Any], Path],
 ) -> None:
@@ -72,40 +95,6 @@ def test_a_failing_factory_is_told_in_one_line(tmp_path: Path, capsys: pytest.Ca
 def test_a_budget_below_the_least_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert ioprobe(["tune", "x.py:f", "--budget", "1"]) == 2
     assert "--budget" in capsys.readouterr().err
-
-
-def at(workers: int, rate: float, **more: Any) -> ForecastPoint:
-    return ForecastPoint(
-        settings={"num_workers": workers, "prefetch_factor": 2, "step_ms": 5.0},
-        samples_per_s=Estimate(rate, 0.95 * rate, 1.05 * rate, 100),
-        stall_share=Estimate(0.5, 0.45, 0.55, 100),
-        loader_samples_per_s=Estimate(rate, 0.95 * rate, 1.05 * rate, 100),
-        wait_p95_s=0.01,
-        time_to_first_batch_s=0.2,
-        binding="workers",
-        **more,
-    )
-
-
-def tuning(**more: Any) -> Tuning:
-    settings = {"num_workers": 4, "prefetch_factor": 2, "persistent_workers": True}
-    return Tuning(
-        target="train.py:make_loader",
-        current=at(1, 100.0, measured=Estimate(98.0, 97.0, 99.0, 40)),
-        recommended=Recommended(
-            settings=settings,
-            action="change",
-            reason="workers bind at num_workers=1",
-            predicted=at(4, 400.0),
-            samples_per_s=Estimate(390.0, 380.0, 400.0, 40),
-            verified=Estimate(2.98, 2.9, 3.06, 3),
-        ),
-        candidates=[at(4, 400.0), at(1, 100.0)],
-        also=[Help(code="storage", text="storage twice as fast", gain=0.8)],
-        spent_s=12.0,
-        measured_settings=3,
-        **more,
-    )
 
 
 def test_people_read_pick_proof_and_what_else_would_help() -> None:

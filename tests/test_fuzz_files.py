@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hostile import WORDS, changed, command, damaged, fuzz, refused_or_read
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make_run, stacks, worker_batches
+from made_tunings import tuning
 
 from ioprobe.config import load_config, parse_config
+from ioprobe.diagnosis.tuning import GridRow
 from ioprobe.errors import ConfigError, RunFileError
 from ioprobe.run import Caveat, DatasetFacts, Failure, Partition, StorageJob, dumps, loads
 
@@ -90,6 +93,22 @@ def test_a_changed_run_file_is_used_or_refused_in_one_line(place: Path, use: lis
     @given(changed(TREE))
     def holds(tree: Any) -> None:
         _use(place, json.dumps(tree).encode(), use)
+
+    holds()
+
+
+ANSWER = json.loads(msgspec.json.encode(tuning(grid=[GridRow(settings={"num_workers": 4}, samples_per_s=[1.0])])))
+
+
+@pytest.mark.parametrize("format_", ["text", "json", "md"])
+def test_a_changed_answer_of_tune_is_shown_or_refused_in_one_line(tmp_path: Path, format_: str) -> None:
+    tree = {**TREE, "kind": "tune"}
+
+    @fuzz(40)
+    @given(changed(ANSWER))
+    def holds(answer: Any) -> None:
+        (tmp_path / "tuning.json").write_text(json.dumps(answer))
+        _use(tmp_path, json.dumps(tree).encode(), ["report", "{run}", "--format", format_])
 
     holds()
 

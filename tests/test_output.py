@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 import report_examples as examples
+from run_makers import loader_run, run_of
 
 from ioprobe.analysis.request import Request
 from ioprobe.analysis.session import new_run
 from ioprobe.errors import OutputError, UsageError
-from ioprobe_cli import output
+from ioprobe_cli import measuring, output
 
 
 class Stdout(io.TextIOWrapper):
@@ -169,3 +170,13 @@ def test_a_run_names_its_target_without_credentials() -> None:
 def test_a_measurement_without_end_cannot_be_asked_for(more: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="cannot be meant"):
         Request(target="x", **more)
+
+
+@pytest.mark.parametrize(("ended", "hint"), [("seconds", "raise --seconds"), ("exhausted", "give it more samples")])
+def test_too_few_batches_are_told_with_what_helps(ended: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    few = loader_run([3.0], [])
+    few.coupled, few.stopped_because = False, ended
+    assert measuring.exit_code(run_of(few)) == 2
+    error, said = capsys.readouterr().err.splitlines()
+    assert error == "Error: the loader gave too few batches to be measured: 1"
+    assert hint in said

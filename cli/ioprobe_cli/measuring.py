@@ -88,7 +88,10 @@ def exit_code(run: Run) -> int:
     if verdict is Verdict.UNDECIDED and evidence.loop is None and evidence.alone is None:
         batches = max((len(measured.main.call_s) for measured in run.loaders), default=0)
         click.echo(f"Error: the loader gave too few batches to be measured: {batches}", err=True)
-        click.echo("Hint: give it more samples, smaller batches or fewer workers, or let it go round", err=True)
+        hint = "give it more samples, smaller batches or fewer workers, or let it go round"
+        if all(measured.stopped_because == "seconds" for measured in run.loaders):
+            hint = "start-up and these took all the time; raise --seconds"
+        click.echo(f"Hint: {hint}", err=True)
         return EXIT_NO_VERDICT
     return EXIT_PASSED
 

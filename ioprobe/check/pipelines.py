@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -143,10 +144,28 @@ def _names(request: CheckRequest) -> list[str]:
         config.pipeline()
     names = list(request.pipelines) or list(config.pipelines)
     if request.run is not None and len(names) > 1:
-        raise ConfigError(
-            f"a run is of one pipeline, and there are several: {', '.join(names)}", hint="name it with --pipeline"
-        )
+        return [_whose(request.run, names, config)]
     return names
+
+
+def _whose(run: Run, names: list[str], config: Config) -> str:
+    """Return the pipeline that a run is of: the only one with its target."""
+    target = run.workload.target
+    same = [name for name in names if target and target in _spellings(config.pipelines[name].target, config)]
+    if len(same) == 1:
+        return same[0]
+    several = f"{len(same)} pipelines have its target" if same else f"none has its target '{target}'"
+    raise ConfigError(
+        f"a run is of one pipeline, and of {', '.join(same or names)} {several}", hint="name it with --pipeline"
+    )
+
+
+def _spellings(target: str, config: Config) -> set[str]:
+    """Return how a run may name a pipeline's target: as its table does, from here, or from anywhere."""
+    place = located(target, config)
+    if "://" in target:
+        return {shown(target)}
+    return {target, place, str(Path(place).resolve())} if target else set()
 
 
 def _learn(request: CheckRequest, name: str, table: PipelineConfig, say: Progress) -> _Known:

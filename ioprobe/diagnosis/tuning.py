@@ -9,11 +9,14 @@ import msgspec
 
 from ioprobe import stats
 from ioprobe.diagnosis.forecast import ForecastPoint
+from ioprobe.errors import RunFileError
 from ioprobe.model.rates import throughput
+from ioprobe.plausible import complaint
 from ioprobe.run import Caveat, Failure, LoaderRun
 from ioprobe.stats import Estimate, bootstrap_ratio, quotient
 
 TUNING_SCHEMA = 1
+ACTIONS = ("change", "fewer-workers", "no-change")
 NOISE = 0.01
 """Differences below this are no difference [fraction]."""
 
@@ -27,7 +30,7 @@ class Recommended(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     """DataLoader settings, ready to pass on."""
     action: str
-    """``change``, ``fewer-workers`` or ``no-change``."""
+    """One of :data:`ACTIONS`."""
     reason: str
     predicted: ForecastPoint
     samples_per_s: Estimate | None = None
@@ -82,6 +85,39 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Different settings that were run."""
     caveats: list[Caveat] = []
     failures: list[Failure] = []
+
+
+def loads(data: bytes, name: str) -> Tuning:
+    """Return the answer in a file's bytes.
+
+    Raises:
+        RunFileError: it is none, is damaged, or is of a newer schema.
+    """
+    try:
+        found = msgspec.json.decode(data, type=Tuning)
+        wrong = complaint(found)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunFileError(f"'{name}' is damaged: {error}", hint="tune again") from None
+    if found.schema > TUNING_SCHEMA:
+        raise RunFileError(f"'{name}' has schema {found.schema}; this ioprobe reads {TUNING_SCHEMA}", hint="upgrade")
+    wrong = wrong or _incomplete(found)
+    if wrong is not None:
+        raise RunFileError(f"'{name}' is damaged: {wrong}", hint="tune again")
+    return found
+
+
+def _incomplete(found: Tuning) -> str | None:
+    """Return what an answer lacks, None where it is whole."""
+    if found.recommended.action not in ACTIONS:
+        return f"no such action '{found.recommended.action}'"
+    points = [found.current, found.recommended.predicted, *found.candidates]
+    if not all(_counts(p.settings, "num_workers", "prefetch_factor") for p in points):
+        return "a point has no settings"
+    return None if all(_counts(row.settings, "num_workers") for row in found.grid) else "a row has no settings"
+
+
+def _counts(settings: dict[str, Any], *names: str) -> bool:
+    return all(isinstance(settings.get(name), int) for name in names)
 
 
 def knobs(run: LoaderRun) -> Knobs | None:

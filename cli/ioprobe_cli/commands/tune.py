@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ioprobe_cli.exits import EXIT_PASSED
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
 from ioprobe_cli.target_options import LoaderOptions, StepOptions, hang_options, loader_options, step_options
-
-if TYPE_CHECKING:
-    from ioprobe.diagnosis.tuning import Tuning
 
 PRINTABLE = ("num_workers", "prefetch_factor", "persistent_workers")
 
@@ -87,6 +83,7 @@ def command(
     from ioprobe.analysis.request import Request
     from ioprobe.analysis.tune import TuneOptions, tune
     from ioprobe.run import now_utc
+    from ioprobe_cli import tuned
     from ioprobe_cli.measuring import save
     from ioprobe_cli.output import new_run_folder, write_stdout
     from ioprobe_cli.progress import progress
@@ -113,6 +110,7 @@ def command(
     from msgspec.structs import replace
 
     found = replace(found, run=str(path))
+    tuned.keep(found, folder)
     if apply:
         from ioprobe.analysis.apply import apply_settings
 
@@ -122,23 +120,10 @@ def command(
     if only is not None:
         write_stdout(f"{_value(found.recommended.settings, only)}\n")
     else:
-        write_stdout(_rendered(found, format_))
+        write_stdout(tuned.render(found, format_))
     return EXIT_PASSED
 
 
 def _value(settings: dict[str, object], name: str) -> object:
     value = settings.get(name, {"prefetch_factor": 2, "persistent_workers": False}.get(name))
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _rendered(found: Tuning, format_: str) -> str:
-    from ioprobe.report import tuning
-    from ioprobe_cli.output import knows_unicode, terminal_width, wants_color
-
-    if format_ == "json":
-        from json import dumps
-
-        return dumps(tuning.as_object(found), indent=2) + "\n"
-    if format_ == "md":
-        return tuning.render_markdown(found)
-    return tuning.render_text(found, width=terminal_width(), color=wants_color(), unicode=knows_unicode())
