@@ -238,19 +238,6 @@ def test_storage_that_pauses_and_goes_on_is_measured_and_no_failure(
     capsys.readouterr()
 
 
-@pytest.mark.slow
-def test_storage_that_stalls_for_thirty_seconds_is_waited_for_and_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    # The default --timeout is a minute.
-    assert run(["loader", f"{FAULTS}:storage_stalls", "--seconds", "8", "-o", "out"]) == 0
-    (found,) = [m for m in load("out").loaders if m.purpose == "baseline"]
-    assert found.failure is None
-    assert max(found.main.wait_s) > 28
-    capsys.readouterr()
-
-
 def test_a_loader_that_gives_next_to_nothing_is_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

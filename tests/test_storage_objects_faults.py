@@ -6,6 +6,8 @@ import itertools
 import json
 import ssl
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,19 @@ from object_servers import KEY, SECRET, SIZE, measure, options
 from ioprobe.errors import StoreError, TargetError
 from ioprobe.probe import storage_crew, storage_objects
 from ioprobe.probe.engines import object_faults
-from ioprobe.run import Host, Run, Workload, dumps
+from ioprobe.run import Host, Run, Workload, dumps, load
+
+FAULTS = Path(__file__).parents[1] / "fixtures" / "pipelines" / "faults.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stalling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A measurement of storage that stalls for 30 s: it sleeps beside the tests of this file."""
+    folder = tmp_path_factory.mktemp("stalling")
+    command = [sys.executable, "-m", "ioprobe_cli", "loader", f"{FAULTS}:storage_stalls", "--seconds", "8", "-o", "out"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        yield process, folder
+        process.terminate()
 
 
 def test_credentials_never_reach_the_run_file(s3_port: int) -> None:
@@ -193,3 +207,15 @@ def test_what_clients_raise_is_classed_without_repeating_it(error: Exception, ki
     found = object_faults.classify(error)
     assert found["kind"] == kind
     assert "SECRET" not in json.dumps(found)
+
+
+@pytest.mark.slow
+def test_storage_that_stalls_for_thirty_seconds_is_waited_for_and_seen(
+    stalling: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, folder = stalling
+    _, errors = process.communicate(timeout=90)  # the default --timeout is a minute
+    assert process.returncode == 0, errors
+    (found,) = [m for m in load(folder / "out").loaders if m.purpose == "baseline"]
+    assert found.failure is None
+    assert max(found.main.wait_s) > 28
