@@ -33,8 +33,9 @@ def test_a_steady_loop_is_known_well_enough():
         (rows(STEADY), 0, [60 - k for k in range(60)]),  # steady only as long as the queue lasts
         (rows(STEADY), 1, [0] * 60),  # the first epoch has just ended: what the next begins with is part of the answer
         (rows(STEADY), 3, [0] * 60),  # short epochs, too few of them
+        (rows([*STEADY, 2.0]), 0, [0] * 61),  # the wait that has just ended is as long as twenty batches
     ],
-    ids=["few", "unsteady", "draining", "edge", "epochs"],
+    ids=["few", "unsteady", "draining", "edge", "epochs", "pause"],
 )
 def test_what_would_change_the_figures_keeps_the_loop_going(seen: MainBatches, epochs_ended: int, ready: list[int]):
     assert not is_narrow(seen, epochs_ended, ready, depth=4, precision=0.02)

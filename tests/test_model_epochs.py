@@ -61,6 +61,14 @@ def test_workers_that_persist_spare_their_stopping_and_not_the_drawing() -> None
     assert inline == pytest.approx(12 * SAMPLES / 0.270, rel=0.02)
 
 
+def test_what_an_epoch_ends_with_where_workers_live_on_is_the_datasets_and_stays_without_workers() -> None:
+    truth = short(persistent_workers=True, edge_s=0.250)
+    profile = calibrate(run_of(loader_run(truth, 60), num_batches=12))
+    assert profile.startup.stop_s == pytest.approx(0.250, abs=0.01)
+    inline = predict(profile, Setting(0, step_s=0.0)).epoch_samples_per_s
+    assert inline == pytest.approx(12 * SAMPLES / (0.250 + 12 * 0.010), rel=0.03)
+
+
 def test_without_workers_an_epoch_begins_with_its_listing_too() -> None:
     truth = short(persistent_workers=True, again_blocked_s=0.900)
     profile = calibrate(run_of(loader_run(truth, 60), step=emulated_step(0.020), kind="iterable", num_batches=12))

@@ -12,7 +12,7 @@ from ioprobe.diagnosis.advice import limits_of
 from ioprobe.diagnosis.diagnose import Finished, diagnose
 from ioprobe.diagnosis.evidence import saved_without_sync
 from ioprobe.diagnosis.loop_shares import loop_shares
-from ioprobe.diagnosis.modelled import as_counted
+from ioprobe.diagnosis.modelled import as_counted, refuted
 from ioprobe.diagnosis.ranks import (
     late_sentence,
     leading,
@@ -26,7 +26,7 @@ from ioprobe.diagnosis.steady import cycles, steady, waits
 from ioprobe.diagnosis.types import Advice, Report, Timeline, WhatIfPoint
 from ioprobe.diagnosis.utilization import step_utilization
 from ioprobe.model.predict import predict
-from ioprobe.model.search import most_workers
+from ioprobe.model.search import corrected, most_workers
 from ioprobe.run import LoaderRun, LoaderSettings, Run
 from ioprobe.stats import Estimate, quotient
 
@@ -95,7 +95,7 @@ def _of_ranks(run: Run, run_path: str | None, page_path: str | None) -> Report:
 def _standing(advice: list[Advice]) -> list[Advice]:
     """Withdraw savings that a real run showed to cost throughput, and put refuted gains last."""
     kept = [a for a in advice if not (a.code == "IO602" and a.verified is not None and a.verified.value < -0.03)]
-    return sorted(kept, key=lambda a: a.verified is not None and a.verified.high < 0)
+    return sorted(kept, key=lambda a: a.verified is not None and (a.verified.high < 0 or a.verified.value < -0.03))
 
 
 def _verified(advice: Advice, run: Run, done: Finished) -> Advice:
@@ -128,6 +128,7 @@ def what_if(run: Run, done: Finished) -> list[WhatIfPoint]:
     now = profile.current
     step_s = now.step_s if now.step_s is not None else (done.evidence.step.seconds if done.evidence.step else 0.0)
     most = max(now.num_workers, best.recommended.num_workers, most_workers(profile, now, limits_of(run)))
+    seen = refuted(profile, run, done.evidence)
     shown = [count for count in _SHOWN if count <= most]
     workers = sorted({*shown, now.num_workers, best.recommended.num_workers})
     pairs = [(now.prefetch_factor, 1.0), (now.prefetch_factor, 0.5), (now.prefetch_factor, 2.0)]
@@ -141,7 +142,7 @@ def what_if(run: Run, done: Finished) -> list[WhatIfPoint]:
             setting = now.at(num_workers=count, prefetch_factor=factor)
             if scale != 1.0:
                 setting = setting.at(step_s=step_s * scale)
-            found = as_counted(predict(profile, setting), done.evidence)
+            found = corrected(as_counted(predict(profile, setting), done.evidence), seen)
             points.append(
                 WhatIfPoint(
                     settings={

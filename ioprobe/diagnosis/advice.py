@@ -7,7 +7,7 @@ from typing import Any
 from ioprobe.diagnosis.costs import worker_costs
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.finding import Finding
-from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT, LOOK_AT_THE_STEP
+from ioprobe.diagnosis.remedy_texts import FOR_FAILURE, FOR_FINDING, FOR_LIMIT, LOOK_AT_THE_STEP, ONE_AT_A_TIME
 from ioprobe.diagnosis.types import Advice, Verdict
 from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile, Setting
@@ -16,8 +16,10 @@ from ioprobe.run import Limit, LoaderRun, Run
 from ioprobe.stats import Estimate
 from ioprobe.units import format_share
 
-_NOT_THE_STAGE = {"lock", "transport", "sampler", "pin-thread", "inline", "idle-workers"}
+_NOT_THE_STAGE = {"lock", "transport", "sampler", "pin-thread", "inline", "idle-workers", "epoch-edges"}
 """Findings after which advice about the limiting stage itself would lead away from the cause."""
+_FOR_SPEED = {"IO104", "IO106"}
+"""Advice with settings that has no other merit than the gain; fewer workers or longer lives spare memory and starts."""
 _DEEPER = (4, 6, 8, 12, 16, 32)
 _WORTH = 0.02
 
@@ -91,12 +93,11 @@ def advise(
     if best is not None and worth and not any(a.settings for a in found):
         found.append(_settings(evidence, best))
     if limit in FOR_LIMIT and limit is not None and not told & _NOT_THE_STAGE:
-        found.append(_for_limit(limit, profile, best))
-    if not found and verdict is Verdict.BALANCED:
-        found.append(_leave_it(evidence, verdict))
+        found.append(_for_limit(evidence, limit, profile, best))
     # What the model says would bring nothing is not worth a person's time, unless there is nothing else to say.
-    useful = [a for a in found if a.settings or a.gain is None or a.gain.value > _WORTH]
-    found = useful or found
+    found = [a for a in found if _worth(a) or (a.settings and a.code not in _FOR_SPEED)] or found
+    if verdict is Verdict.BALANCED and not any(_worth(a) for a in found):
+        found = [_leave_it(evidence, verdict)]
     # Settings that were predicted to help come first: they cost nothing to try.
     return sorted(found, key=lambda a: (not _worth(a), not a.settings))
 
@@ -275,8 +276,9 @@ _FACTOR: dict[Limit, dict[str, float]] = {
 }
 
 
-def _for_limit(limit: Limit, profile: Profile | None, best: SearchResult | None) -> Advice:
-    text = FOR_LIMIT[limit]
+def _for_limit(e: Evidence, limit: Limit, profile: Profile | None, best: SearchResult | None) -> Advice:
+    alone = limit is Limit.STORAGE_LATENCY and e.scaling is not None and e.scaling.saturated
+    text = ONE_AT_A_TIME if alone else FOR_LIMIT[limit]
     gain, because = None, f"{limit.value} limits the loader"
     factors = _FACTOR.get(limit)
     if profile is not None and profile.adaptable and factors and best is not None:

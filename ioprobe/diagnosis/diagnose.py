@@ -90,7 +90,7 @@ def _doubt(e: Evidence, here: Prediction | None) -> str:
         return ""
     return (
         f"the loader model, calibrated from the loader alone, gives {format_rate(said)} where the loop gave "
-        f"{format_rate(seen.value)}: its predictions are left out"
+        f"{format_rate(seen.value)}: its predictions for other settings are left out"
     )
 
 

@@ -282,6 +282,8 @@ def _scaling(run: Run, baseline: LoaderRun | None, alone: Steady | None) -> Scal
         here, there = baseline.settings.num_workers, other.settings.num_workers
         if seen is None or here == there:
             continue
+        if bool(seen.whole_epochs) != bool(alone.whole_epochs) and max(seen.edge_share, alone.edge_share) > 0.1:
+            continue  # one rate has what epochs begin with in it, the other has not
         more, less = (alone, seen) if here > there else (seen, alone)
         return Scaling(
             num_workers=there,

@@ -83,6 +83,36 @@ def _epoch_sampler(e: Evidence) -> Finding | None:
     )
 
 
+def _epoch_edges(e: Evidence) -> Finding | None:
+    """Workers live on, and yet each epoch begins with a wait: its first batches are not asked for before."""
+    loop, settings, run = e.loop, e.settings, e.run.loop()
+    if loop is None or run is None or settings is None or not e.workers or not settings.persistent_workers:
+        return None
+    if not _at_edges(e):
+        return None
+    edges = run.epoch_edges_s
+    mean = sum(edges) / len(edges) if edges else 0.0
+    return Finding(
+        "epoch-edges",
+        fetch_limit(e),
+        False,
+        0.6 * loop.edge_share / loop.stall_share.value,
+        f"the queue is empty when an epoch begins: its first batch takes {format_seconds(mean)}, "
+        f"{format_share(loop.edge_share)} of the time over {loop.whole_epochs} epochs",
+    )
+
+
+def _at_edges(e: Evidence) -> bool:
+    """Whether most of the waiting is for the first batch of an epoch."""
+    loop = e.loop
+    return bool(
+        loop is not None
+        and loop.whole_epochs
+        and loop.edge_share >= 0.08
+        and loop.edge_share >= 0.5 * loop.stall_share.value
+    )
+
+
 def _no_workers(e: Evidence) -> Finding | None:
     if e.settings is None or e.workers or e.loop is None or e.facts.inner_loaders:
         return None
@@ -235,7 +265,7 @@ def _inline(e: Evidence) -> Finding | None:
 def _bursts(e: Evidence) -> Finding | None:
     """On average the loader keeps up, yet the loop waits: long pauses that the prefetched batches do not cover."""
     loop, costs, step = e.loop, e.loop_costs, e.step
-    if loop is None or step is None or costs is None or e.workers < 1 or not e.waits_for_data:
+    if loop is None or step is None or costs is None or e.workers < 1 or not e.waits_for_data or _at_edges(e):
         return None
     # What the workers could deliver if none ever waited for its turn.
     active = max(1, min(e.workers, costs.delivering))
@@ -283,6 +313,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _idle_workers,
     _startup,
     _epoch_sampler,
+    _epoch_edges,
     _no_workers,
     _same_thread,
     thread_pools,

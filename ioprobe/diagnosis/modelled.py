@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.steady import steady
 from ioprobe.model.calibrate import calibrate
+from ioprobe.model.company import setting_of
+from ioprobe.model.predict import predict
 from ioprobe.model.profile import Prediction, Profile
+from ioprobe.model.search import Seen
 from ioprobe.run import Run
 from ioprobe.stats import Estimate
 
+REFUTED = 0.15
+"""Error of a prediction at a setting that was then run, from which on those at other settings are scaled [fraction]."""
 LEAST_HALFWIDTH = 0.02
 """Of a stall share over whole epochs [fraction]: what epochs begin with is known from few edges."""
 
@@ -17,15 +25,33 @@ LEAST_HALFWIDTH = 0.02
 def profile_of(run: Run, evidence: Evidence) -> Profile:
     """Return the calibrated loader; one that can only be replayed, with what the loop's own thread does beside it.
 
+    Runs that verify a pick are left out: they are there to judge what was predicted without them.
+
     Raises:
         MeasureError: the run holds no loader measurement, or one too short to calibrate from.
     """
-    profile = calibrate(run, use_loop=evidence.alone is None)
+    calibration = msgspec.structs.replace(run, loaders=[m for m in run.loaders if m.purpose != "verify"])
+    profile = calibrate(calibration, use_loop=evidence.alone is None)
     if profile.adaptable or evidence.alone is None:
         return profile
     return replace(
         profile, inline_s=evidence.inline_share() * evidence.alone.cycle_s, beside_step_s=_beside_step_s(evidence)
     )
+
+
+def refuted(profile: Profile, run: Run, evidence: Evidence) -> tuple[Seen, ...]:
+    """Return the settings that were run to verify them and that gave something else than was predicted."""
+    found = []
+    for measured in run.loaders:
+        seen = steady(measured)
+        if measured.purpose != "verify" or not measured.coupled or seen is None or measured.settings is None:
+            continue
+        setting = setting_of(measured.settings, profile.step, measured).at(step_s=profile.current.step_s)
+        said = as_counted(predict(profile, setting), evidence).samples_per_s.value
+        ratio = seen.samples_per_s.value / said if said > 0 else 1.0
+        if abs(ratio - 1) > max(REFUTED, seen.samples_per_s.relative_halfwidth):
+            found.append(Seen(setting.num_workers, setting.prefetch_factor, ratio))
+    return tuple(found)
 
 
 def as_counted(found: Prediction, evidence: Evidence) -> Prediction:

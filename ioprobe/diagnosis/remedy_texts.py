@@ -34,6 +34,12 @@ FOR_FINDING: dict[str, RemedyText] = {
         "set persistent_workers=True, so that workers live on between epochs",
         "epochs in training are much longer than those measured here, or the dataset must be rebuilt each epoch",
     ),
+    "epoch-edges": RemedyText(
+        "IO609",
+        "begin epochs less often: let the dataset or the sampler go round (repeat), keep shuffle buffers and open files"
+        " from one epoch to the next, and check or list the data once",
+        "epochs in training are much longer than those measured here",
+    ),
     "no-workers": RemedyText(
         "IO102", "use worker processes: num_workers of at least 1", "the dataset cannot be used from another process"
     ),
@@ -141,6 +147,15 @@ FOR_LIMIT: dict[Limit, RemedyText] = {
         "the wait for the other ranks comes from their loaders: look at every rank",
     ),
 }
+
+ONE_AT_A_TIME = RemedyText(
+    "IO614",
+    "ask for fewer and larger reads: requests seem to be served one at a time, and more workers bring next to nothing."
+    " Pack samples into shards, and look for what workers share (a lock, one connection, a database file) or read twice"
+    " (a stream that each of them reads whole)",
+    "the second setting was measured while the storage was busy with others",
+)
+"""Instead of the advice on storage latency, where more workers were seen not to help."""
 
 FOR_FAILURE: dict[str, RemedyText] = {
     "descriptors": RemedyText(

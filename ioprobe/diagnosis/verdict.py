@@ -54,11 +54,14 @@ def _decide(e: Evidence, findings: list[Finding]) -> Decision:
             f"verdict; give it about {max(60, round(12 * 4 * e.loop.cycle_s))} s (--seconds)",
         )
     if e.loop.samples_per_s.value > 1.2 * e.step.samples_per_s.value and not e.step.pause_share:
+        apart = f"the step alone took {format_seconds(e.step.seconds)}, within the loop {format_seconds(e.loop.step_s)}"
+        if _outruns_both(e):
+            return Verdict.COMPUTE_BOUND, Limit.STEP, f"{_rates(e)}; the step changes meanwhile: {apart}"
         return (
             Verdict.UNDECIDED,
             None,
-            f"loop and step contradict each other: the step alone took {format_seconds(e.step.seconds)}, within the "
-            f"loop {format_seconds(e.loop.step_s)}; other load or a changing step spoiled one of them, measure again",
+            f"loop and step contradict each other: {apart}; other load or a changing step spoiled one of them, "
+            "measure again",
         )
     if e.loop.n < _FEWEST_BATCHES and _could_be_either(e):
         return (
@@ -68,6 +71,13 @@ def _decide(e: Evidence, findings: list[Finding]) -> Decision:
             f"{format_share(e.loop.stall_share.low)} and {format_share(e.loop.stall_share.high)}",
         )
     return _from_loop(e, findings)
+
+
+def _outruns_both(e: Evidence) -> bool:
+    """Whether the loader is far faster than loop and step alike, so that which of the two is right does not matter."""
+    if e.alone is None or e.loop is None or (e.stall or 0.0) >= LOW_STALL:
+        return False
+    return e.alone.samples_per_s.low > 2 * max(e.loop.samples_per_s.value, e.step.samples_per_s.value if e.step else 0)
 
 
 def _could_be_either(e: Evidence) -> bool:
@@ -108,8 +118,26 @@ def _from_loop(e: Evidence, findings: list[Finding]) -> Decision:
         return Verdict.BALANCED, None, _balanced(e)
     if ratio is not None and ratio > 1.5 and e.loop.release_share < LOW_STALL:
         # Handing over a batch has a fixed price, which short steps feel; past a fifth of the time it is no price.
-        return _bound_by_step(e) if stall < HIGH_STALL and ratio > 2 else _unexplained(e)
+        if stall < HIGH_STALL and ratio > 2:
+            return _bound_by_step(e)
+        serial = next((f for f in findings if _takes_turns(e, f)), None)
+        if serial is None:
+            return _unexplained(e)
+        verdict = Verdict.DATA_BOUND if stall >= HIGH_STALL else Verdict.BALANCED
+        return verdict, serial.limit, f"{serial.text}; {_rates(e)}"
     return _bound_by_data(e, findings)
+
+
+_SERIAL = {"same-thread", "sampler", "inline", "transport"}
+"""Findings about work in the loop's own thread: it adds to the step however much faster than that the loader is."""
+
+
+def _takes_turns(e: Evidence, finding: Finding) -> bool:
+    """Whether a finding is of work that takes turns with the step, and as much of it as the loop was seen to wait."""
+    if finding.code not in _SERIAL or e.alone is None or e.step is None:
+        return False
+    seconds = finding.strength * e.alone.cycle_s
+    return seconds / (seconds + e.step.seconds) >= 0.6 * (e.stall or 0.0)
 
 
 def _unexplained(e: Evidence) -> Decision:
@@ -191,8 +219,7 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
                 f"; going from {min(e.scaling.num_workers, e.workers)} to {max(e.scaling.num_workers, e.workers)} "
                 f"workers {more} ({format_count(e.scaling.ratio)}x)"
             )
-        flight = "1 worker keeps 1 request" if e.workers == 1 else f"{workers} keep {e.workers} requests"
-        return f"{text}; {flight} in flight"
+        return f"{text}; {'1 worker waits' if e.workers == 1 else f'{workers} wait'} at a time"
     inside = limit is Limit.DECODE and costs.reads_on_cpu
     decode = Stage.READ if inside else Stage.DECODE
     stage = {Limit.DECODE: decode, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)

@@ -14,6 +14,8 @@ from ioprobe.stats import Estimate
 PLATEAU = 0.96
 """Predicted over closed-form rate from which on a setting counts as having reached its ceiling."""
 
+_BINDS = {"workers": "workers bind", "cores": "cores bind", "main": "the main process binds", "step": "the step binds"}
+
 REMEDIES = {
     "decode": "reading and transforming twice as fast (decode library, smaller images, GPU decode)",
     "storage": "storage twice as fast (local copy, cache, larger reads)",
@@ -252,7 +254,8 @@ def _decide(
     if lacks := _lacks(here, limits):
         return pick, "change", lacks
     if gain > noise:
-        reason = f"{here.binding} bind at num_workers={was.num_workers}; predicted {100 * gain:.0f}% faster"
+        binds = _BINDS.get(here.binding, f"{here.binding} binds")
+        reason = f"{binds} at num_workers={was.num_workers}; predicted {100 * gain:.0f}% faster"
         return pick, "change", reason
     if now.num_workers < was.num_workers:
         reason = f"{now.num_workers} workers are predicted within {100 * tolerance:.0f}% of the best"

@@ -75,6 +75,12 @@ def build(profile: Profile, setting: Setting, *, seed: int = 0) -> System:
 
 
 def _edges_alike(a: Setting, b: Setting) -> bool:
+    """Whether a setting ends its epochs as the measured one, b, did.
+
+    Workers that live on are ended by nobody: what the end of an epoch cost with them is the dataset's own doing.
+    """
+    if b.num_workers and b.persistent_workers and not a.num_workers:
+        return True
     return (a.num_workers > 0, a.persistent_workers) == (b.num_workers > 0, b.persistent_workers)
 
 

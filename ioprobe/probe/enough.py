@@ -26,11 +26,14 @@ def is_narrow(rows: MainBatches, epochs_ended: int, ready: Sequence[int], depth:
     if count < depth * 2 + _FEWEST_BATCHES or 0 < epochs_ended < 4:
         return False
     cycles = [after - before for before, after in pairwise(rows.call_s)]
+    # How long the last one takes in all is not known yet, its wait is: a rare long one must not end the measuring.
+    usual_s = (sum(cycles) - sum(rows.wait_s[:-1])) / len(cycles)
+    cycles.append(rows.wait_s[-1] + max(0.0, usual_s))
     start = max(depth * 2, stats.steady_start(cycles), count // 3)
     if count - start < _FEWEST_BATCHES or stats.draining(ready[start:]):
         return False
-    rate = stats.ratio(rows.samples[start:-1], cycles[start:])
-    share = stats.ratio(rows.wait_s[start:-1], cycles[start:])
+    rate = stats.ratio(rows.samples[start:], cycles[start:])
+    share = stats.ratio(rows.wait_s[start:], cycles[start:])
     return rate.relative_halfwidth <= precision and (share.high - share.low) / 2 <= precision
 
 
