@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "probe": {"errors", "secrets", "units", "stats", "run", "config", "facts", "data", "instrument"},
     "live": {"errors", "secrets", "units", "stats", "run", "config", "facts", "instrument", "probe", "watching"},
     "model": {"errors", "stats", "run", "units"},
-    "diagnosis": {"errors", "stats", "run", "units", "config", "facts", "model"},
+    "diagnosis": {"errors", "plausible", "stats", "run", "units", "config", "facts", "model"},
     "report": {"errors", "stats", "run", "units", "diagnosis"},
     "planning": {"errors", "units", "run", "data", "model", "diagnosis"},
     "check": {
