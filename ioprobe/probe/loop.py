@@ -74,7 +74,7 @@ class LoopMeter:
         meetings: Meetings | None = None,
     ) -> None:
         self._pacer, self._meetings = pacer, meetings
-        self.in_step = False
+        self.in_step = self.in_loader = False
         self.loader, self.step, self.settings = loader, step, settings
         self.seconds, self.precision, self.least_s = seconds, precision, least_s
         self.purpose = purpose
@@ -84,7 +84,7 @@ class LoopMeter:
         self.rows = MainBatches()
         self.last_batch: Any = None
         self._recorder = Recorder(stacks_hz)
-        self._sampler = StackSampler(stacks_hz) if stacks_hz > 0 else None
+        self._sampler = StackSampler(stacks_hz, in_loader=lambda: self.in_loader) if stacks_hz > 0 else None
         self._fingerprints: list[int] = []
         self._most_fingerprints = 12 * max(1, settings.num_workers if settings else 1) if repeats else 0
         self._edges: list[float] = []
@@ -149,6 +149,7 @@ class LoopMeter:
         batch_size = self.settings.batch_size if self.settings else None
         while True:
             call, cpu = now(), thread_cpu()
+            self.in_loader = True
             if iterator is None:
                 iterator = iter(self.loader)
             try:
@@ -164,6 +165,8 @@ class LoopMeter:
                 if self._is_over():
                     return
                 continue
+            finally:
+                self.in_loader = False
             got = now()
             rows.call_s.append(call - pending - self._begin)
             rows.wait_s.append(got - call + pending)
