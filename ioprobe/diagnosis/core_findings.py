@@ -10,6 +10,35 @@ from ioprobe.units import format_seconds, format_share
 LEAST_POOL = 0.1
 """CPU of a worker's other threads over the time it takes for a batch, below which they crowd nobody out [fraction]."""
 
+MOST_IDLE = 0.3
+"""Share of their time that workers may have nothing to do and still be short of cores [fraction]."""
+LEAST_OWN = 0.5
+"""Cores that a loader's own processes keep busy, from which on they may be what it waits for [cores]."""
+FULL = 0.85
+"""Of the cores; what is left is the kernel's, and the loop's own thread between two waits [fraction]."""
+
+
+def own_processes(e: Evidence) -> Finding | None:
+    """No DataLoader: processes that the loader started by itself (a pool's) compute, and the loop waits for them."""
+    run = e.run.loader_alone()
+    if e.settings is not None or e.costs is not None or e.alone is None or run is None or run.load is None:
+        return None
+    main = e.alone.wait_cpu_share
+    own = run.load.own_cores - main
+    if own < LEAST_OWN or main > 0.5 or e.threads_compute or not e.waits_for_data:
+        return None
+    others = f" (other processes use {run.load.other_cores:.1f})" if run.load.other_cores >= 0.2 else ""
+    full = run.load.own_cores + run.load.other_cores >= FULL * e.cores
+    return Finding(
+        "own-processes-fill-cores" if full else "own-processes",
+        Limit.OVERSUBSCRIPTION if full else Limit.TRANSFORM,
+        False,
+        0.88,
+        f"processes that the loader started use {own:.1f} of {e.cores:g} cores, and the loop's own thread "
+        f"{format_share(main)} of one: what those processes compute is what the loop waits for"
+        + (f", and no core is left for more of them{others}" if full else ""),
+    )
+
 
 def thread_pools(e: Evidence) -> Finding | None:
     """Workers each run a thread pool, and the pools crowd each other out."""
@@ -55,6 +84,9 @@ def neighbours(e: Evidence) -> Finding | None:
     costs = e.costs
     if costs is None or not e.cpu_bound or costs.runq_share < 0.2 or not e.waits_for_data:
         return None
+    # Workers that idle want no more cores, and the workers of a second DataLoader of the same loader are no strangers.
+    if costs.idle_share > MOST_IDLE or e.facts.inner_loaders > 1:
+        return None
     others = e.other_cores
     if others < 0.25 * e.cores or e.foreign_cores > 0.6 * others:
         return None  # load from outside the job is a caveat about the measurement, not a finding about the job
@@ -84,4 +116,10 @@ def step_contention(e: Evidence) -> Finding | None:
         min(0.9, 0.5 + lost),
         f"the step itself uses {step.cores or 0:.1f} of {e.cores:g} cores: with the loader running it takes "
         f"{slower:.2f} times as long, and together they reach {format_share(1 - lost)} of the slower one's own rate",
+        remedy="" if e.workers else "no-workers" if _threads_load(e) else "step-contention-in-process",
     )
+
+
+def _threads_load(e: Evidence) -> bool:
+    """Whether threads of this process run a DataLoader that has no workers: they share the interpreter's lock."""
+    return e.settings is not None and e.threads_compute
