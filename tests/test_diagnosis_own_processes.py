@@ -145,3 +145,31 @@ def test_inline_work_gets_the_advice_that_fits_it(main: dict[str, int], limit: L
     assert [a.code for a in finished.advice] == ["IO605"]
     assert told in finished.advice[0].action
     assert ("pinned" in finished.advice[0].action) is (limit is Limit.HOST_TO_DEVICE)
+
+
+def test_a_thread_that_makes_batches_without_a_dataloader_calls_for_processes() -> None:
+    run = make_run(
+        loop_wait_s=0.017,
+        step_s=0.008,
+        loader_cycle_s=0.03,
+        workers=0,
+        stages=[stacks("main", step=40, wait=60), stacks("thread", transform=95, wait=5)],
+        facts={"kind": "opaque", "adaptable": False, "settings": None},
+    )
+    loop = run.loop()
+    assert loop is not None
+    loop.main.step_s = [0.013] * 200
+    loop.main.call_s = [0.030 * k for k in range(200)]
+    for measured in run.loaders:
+        measured.settings = None
+    finished = diagnose(run)
+    assert (finished.diagnosis.verdict, finished.diagnosis.limiting_stage) == (Verdict.DATA_BOUND, Limit.TRANSFORM)
+    assert "1.62 times as long beside them" in finished.diagnosis.evidence
+    assert [a.code for a in finished.advice] == ["IO102", "IO612"]
+
+
+@pytest.mark.parametrize(("idle_s", "named"), [(0.0, True), (0.2, False)])
+def test_thread_pools_of_workers_that_idle_are_not_to_blame(idle_s: float, named: bool) -> None:
+    rows = worker_batches(200, workers=2, fetch_s=0.03, cpu_s=0.0005, runq_s=0.02, other_cpu_s=0.04, idle_s=idle_s)
+    run = make_run(loop_wait_s=0.02, step_s=0.005, loader_cycle_s=0.025, worker=rows, stages=[stacks(read=100)])
+    assert ("IO107" in [a.code for a in diagnose(run).advice]) is named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.fetch_limits import fetch_limit
 from ioprobe.diagnosis.finding import Finding
 from ioprobe.run import Limit
 from ioprobe.units import format_seconds, format_share
@@ -45,6 +46,8 @@ def thread_pools(e: Evidence) -> Finding | None:
     costs = e.loop_costs or e.costs
     if costs is None or e.workers < 1 or not e.waits_for_data:
         return None
+    if e.costs is not None and e.costs.idle_share > MOST_IDLE:
+        return None  # drained alone they have nothing to do: what holds the loader up is not in them
     feeder = (costs.feeder_share or 0.0) * costs.busy_s / max(1e-9, 1 - costs.idle_share)
     pooled = costs.other_cpu_s - min(costs.other_cpu_s, feeder)
     share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
@@ -116,10 +119,28 @@ def step_contention(e: Evidence) -> Finding | None:
         min(0.9, 0.5 + lost),
         f"the step itself uses {step.cores or 0:.1f} of {e.cores:g} cores: with the loader running it takes "
         f"{slower:.2f} times as long, and together they reach {format_share(1 - lost)} of the slower one's own rate",
-        remedy="" if e.workers else "no-workers" if _threads_load(e) else "step-contention-in-process",
+        remedy="" if e.workers else _processes(e) if e.threads_compute else "step-contention-in-process",
     )
 
 
-def _threads_load(e: Evidence) -> bool:
-    """Whether threads of this process run a DataLoader that has no workers: they share the interpreter's lock."""
-    return e.settings is not None and e.threads_compute
+def _processes(e: Evidence) -> str:
+    """Return the remedy for threads that load: worker processes, which share no interpreter's lock with the step."""
+    return "no-workers" if e.settings is not None else "same-thread"
+
+
+def loading_threads(e: Evidence) -> Finding | None:
+    """No worker processes: threads of this process make the batches, and the step is slower beside them."""
+    slower = e.interference
+    if e.workers or slower is None or slower < 1.1 or not e.threads_compute or not e.waits_for_data:
+        return None
+    if e.alone is None or step_contention(e) is not None:
+        return None
+    return Finding(
+        "loading-threads",
+        fetch_limit(e),
+        False,
+        0.5,
+        f"threads of this process make the batches, {format_seconds(e.alone.cycle_s)} each, and share the "
+        f"interpreter's lock with the step, which takes {slower:.2f} times as long beside them",
+        remedy=_processes(e),
+    )

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ioprobe.diagnosis.core_findings import neighbours, own_processes, step_contention, thread_pools, too_many_workers
+from ioprobe.diagnosis.core_findings import (
+    loading_threads,
+    neighbours,
+    own_processes,
+    step_contention,
+    thread_pools,
+    too_many_workers,
+)
 from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.fetch_limits import fetch_limit
@@ -330,4 +337,5 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _bursts,
     neighbours,
     step_contention,
+    loading_threads,
 )
