@@ -47,6 +47,13 @@ def test_processes_that_a_loader_started_limit_it_by_what_they_compute(
     assert text in finished.advice[0].action
 
 
+def test_a_thread_that_waits_for_a_core_of_its_own_processes_does_not_make_the_batches() -> None:
+    run = pooled(1.97)
+    for measured in run.loaders:
+        measured.stacks = [stacks("main", transform=78, wait=22), stacks("thread", wait=100)]
+    assert [a.code for a in diagnose(run).advice] == ["IO616"]
+
+
 def test_processes_beside_threads_that_compute_are_not_to_blame_alone() -> None:
     finished = diagnose(pooled(1.97, transport=80, wait=20))
     assert finished.diagnosis.limiting_stage is Limit.IPC

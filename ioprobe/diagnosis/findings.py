@@ -140,6 +140,8 @@ def _same_thread(e: Evidence) -> Finding | None:
     share = e.inline_share()
     if share < 0.7 or e.threads_compute or e.alone is None:
         return None
+    if own_processes(e) is not None:
+        return None  # stacks show its thread at work as well where that waits for a core that those processes hold
     return Finding(
         "same-thread",
         fetch_limit(e),
