@@ -305,7 +305,7 @@ def test_stacks_that_do_not_fit_are_counted_without_a_name() -> None:
     sampler._codes[id(code)] = code
     main = threading.main_thread().ident
     assert main is not None
-    sampler._counts = {(main, ((id(code), 2 * k),)): 40 - k for k in range(40)}
+    sampler._counts = {(main, 1, ((id(code), 2 * k),)): 40 - k for k in range(40)}
     data = sampler.encode()
     assert len(data) <= 1200
     assert sum(count for _, count, _ in named_rows(data)) == sum(range(1, 41))

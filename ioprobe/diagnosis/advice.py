@@ -16,7 +16,16 @@ from ioprobe.run import Limit, LoaderRun, Run
 from ioprobe.stats import Estimate
 from ioprobe.units import format_share
 
-_NOT_THE_STAGE = {"lock", "transport", "sampler", "pin-thread", "inline", "idle-workers", "epoch-edges"}
+_NOT_THE_STAGE = {
+    "lock",
+    "transport",
+    "sampler",
+    "pin-thread",
+    "inline",
+    "idle-workers",
+    "epoch-edges",
+    "own-processes",
+}
 """Findings after which advice about the limiting stage itself would lead away from the cause."""
 _FOR_SPEED = {"IO104", "IO106"}
 """Advice with settings that has no other merit than the gain; fewer workers or longer lives spare memory and starts."""
@@ -93,6 +102,7 @@ def advise(
     if best is not None and worth and not any(a.settings for a in found):
         found.append(_settings(evidence, best))
     if limit in FOR_LIMIT and limit is not None and not told & _NOT_THE_STAGE:
+        found += _more_workers(evidence, profile)
         found.append(_for_limit(evidence, limit, profile, best))
     # What the model says would bring nothing is not worth a person's time, unless there is nothing else to say.
     found = [a for a in found if _worth(a) or (a.settings and a.code not in _FOR_SPEED)] or found
@@ -211,7 +221,7 @@ def _settings(e: Evidence, best: SearchResult) -> Advice:
 
 
 def _for_finding(e: Evidence, finding: Finding, profile: Profile | None, best: SearchResult | None) -> Advice | None:
-    text = FOR_FINDING.get(finding.code)
+    text = FOR_FINDING.get(finding.remedy or finding.code)
     if text is None:
         return None
     wanted, gain = _setting_for(e, finding, profile, best)
@@ -248,7 +258,7 @@ def _setting_for(
     if finding.code == "thread-pools":
         target = now.at(num_workers=max(1, int(e.cores)))
         return (changes(target, now) if target.num_workers < now.num_workers else {}), None
-    if finding.code == "no-workers" and best is not None and best.recommended.num_workers:
+    if "no-workers" in (finding.code, finding.remedy) and best is not None and best.recommended.num_workers:
         return changes(best.recommended, now), gain_of(best.predicted, here)
     if finding.code in ("bursts", "tail-in-order"):
         return _deeper(profile, now, here, in_order=finding.code == "bursts" and now.in_order)
@@ -274,6 +284,30 @@ _FACTOR: dict[Limit, dict[str, float]] = {
     Limit.STORAGE_LATENCY: {"storage_x": 2.0},
     Limit.STORAGE_BANDWIDTH: {"storage_x": 2.0},
 }
+
+
+def _more_workers(e: Evidence, profile: Profile | None) -> list[Advice]:
+    """Return advice on the workers of a DataLoader inside the loader, of which there is no model: cores lie idle."""
+    run, costs, settings = e.run.loader_alone(), e.costs, e.settings
+    if not e.facts.inner_loaders or (profile is not None and profile.adaptable) or costs is None or settings is None:
+        return []
+    if run is None or run.load is None or not e.workers or not e.cpu_bound:
+        return []
+    free = e.cores - run.load.own_cores - run.load.other_cores
+    if free < 0.5 or costs.idle_share > 0.1 or costs.runq_share > 0.1:
+        return []
+    which = "the DataLoader inside" if e.facts.inner_loaders == 1 else f"one of {e.facts.inner_loaders} DataLoaders"
+    wanted = e.workers + round(free)
+    return [
+        Advice(
+            code="IO601",
+            action=f"give {which} (num_workers={e.workers}, batch_size={settings.batch_size}) more workers: "
+            f"num_workers={wanted}",
+            because=f"its workers idle {format_share(costs.idle_share)} of their time, and {free:.1f} of {e.cores:g} "
+            "cores have nothing to do",
+            wrong_when="the training host has other cores, storage or neighbours than this one",
+        )
+    ]
 
 
 def _for_limit(e: Evidence, limit: Limit, profile: Profile | None, best: SearchResult | None) -> Advice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ioprobe.diagnosis.evidence import Evidence
+from ioprobe.diagnosis.fetch_limits import fetch_limit
 from ioprobe.diagnosis.finding import Finding
 from ioprobe.run import Limit
 from ioprobe.units import format_seconds, format_share
@@ -10,12 +11,43 @@ from ioprobe.units import format_seconds, format_share
 LEAST_POOL = 0.1
 """CPU of a worker's other threads over the time it takes for a batch, below which they crowd nobody out [fraction]."""
 
+MOST_IDLE = 0.3
+"""Share of their time that workers may have nothing to do and still be short of cores [fraction]."""
+LEAST_OWN = 0.5
+"""Cores that a loader's own processes keep busy, from which on they may be what it waits for [cores]."""
+FULL = 0.85
+"""Of the cores; what is left is the kernel's, and the loop's own thread between two waits [fraction]."""
+
+
+def own_processes(e: Evidence) -> Finding | None:
+    """No DataLoader: processes that the loader started by itself (a pool's) compute, and the loop waits for them."""
+    run = e.run.loader_alone()
+    if e.settings is not None or e.costs is not None or e.alone is None or run is None or run.load is None:
+        return None
+    main = e.alone.wait_cpu_share
+    own = run.load.own_cores - main
+    if own < LEAST_OWN or main > 0.5 or e.threads_compute or not e.waits_for_data:
+        return None
+    others = f" (other processes use {run.load.other_cores:.1f})" if run.load.other_cores >= 0.2 else ""
+    full = run.load.own_cores + run.load.other_cores >= FULL * e.cores
+    return Finding(
+        "own-processes-fill-cores" if full else "own-processes",
+        Limit.OVERSUBSCRIPTION if full else Limit.TRANSFORM,
+        False,
+        0.88,
+        f"processes that the loader started use {own:.1f} of {e.cores:g} cores, and the loop's own thread "
+        f"{format_share(main)} of one: what those processes compute is what the loop waits for"
+        + (f", and no core is left for more of them{others}" if full else ""),
+    )
+
 
 def thread_pools(e: Evidence) -> Finding | None:
     """Workers each run a thread pool, and the pools crowd each other out."""
     costs = e.loop_costs or e.costs
     if costs is None or e.workers < 1 or not e.waits_for_data:
         return None
+    if e.costs is not None and e.costs.idle_share > MOST_IDLE:
+        return None  # drained alone they have nothing to do: what holds the loader up is not in them
     feeder = (costs.feeder_share or 0.0) * costs.busy_s / max(1e-9, 1 - costs.idle_share)
     pooled = costs.other_cpu_s - min(costs.other_cpu_s, feeder)
     share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
@@ -55,6 +87,9 @@ def neighbours(e: Evidence) -> Finding | None:
     costs = e.costs
     if costs is None or not e.cpu_bound or costs.runq_share < 0.2 or not e.waits_for_data:
         return None
+    # Workers that idle want no more cores, and the workers of a second DataLoader of the same loader are no strangers.
+    if costs.idle_share > MOST_IDLE or e.facts.inner_loaders > 1:
+        return None
     others = e.other_cores
     if others < 0.25 * e.cores or e.foreign_cores > 0.6 * others:
         return None  # load from outside the job is a caveat about the measurement, not a finding about the job
@@ -84,4 +119,28 @@ def step_contention(e: Evidence) -> Finding | None:
         min(0.9, 0.5 + lost),
         f"the step itself uses {step.cores or 0:.1f} of {e.cores:g} cores: with the loader running it takes "
         f"{slower:.2f} times as long, and together they reach {format_share(1 - lost)} of the slower one's own rate",
+        remedy="" if e.workers else _processes(e) if e.threads_compute else "step-contention-in-process",
+    )
+
+
+def _processes(e: Evidence) -> str:
+    """Return the remedy for threads that load: worker processes, which share no interpreter's lock with the step."""
+    return "no-workers" if e.settings is not None else "same-thread"
+
+
+def loading_threads(e: Evidence) -> Finding | None:
+    """No worker processes: threads of this process make the batches, and the step is slower beside them."""
+    slower = e.interference
+    if e.workers or slower is None or slower < 1.1 or not e.threads_compute or not e.waits_for_data:
+        return None
+    if e.alone is None or step_contention(e) is not None:
+        return None
+    return Finding(
+        "loading-threads",
+        fetch_limit(e),
+        False,
+        0.5,
+        f"threads of this process make the batches, {format_seconds(e.alone.cycle_s)} each, and share the "
+        f"interpreter's lock with the step, which takes {slower:.2f} times as long beside them",
+        remedy=_processes(e),
     )

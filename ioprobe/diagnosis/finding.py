@@ -19,6 +19,8 @@ class Finding:
     """How much of the stall it explains, 0..1; findings are ranked by it."""
     text: str
     """The evidence in one sentence, with numbers."""
+    remedy: str = ""
+    """Key of the remedy where that is not the one of the code."""
 
 
 LAYOUT_FINDINGS = 0.99

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ioprobe.diagnosis.core_findings import neighbours, step_contention, thread_pools, too_many_workers
+from ioprobe.diagnosis.core_findings import (
+    loading_threads,
+    neighbours,
+    own_processes,
+    step_contention,
+    thread_pools,
+    too_many_workers,
+)
 from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.fetch_limits import fetch_limit
@@ -133,6 +140,8 @@ def _same_thread(e: Evidence) -> Finding | None:
     share = e.inline_share()
     if share < 0.7 or e.threads_compute or e.alone is None:
         return None
+    if own_processes(e) is not None:
+        return None  # stacks show its thread at work as well where that waits for a core that those processes hold
     return Finding(
         "same-thread",
         fetch_limit(e),
@@ -238,6 +247,7 @@ _INLINE = {
     Stage.TRANSFER: (Limit.HOST_TO_DEVICE, "copies"),
     Stage.DECODE: (Limit.DECODE, "decodes"),
     Stage.TRANSFORM: (Limit.TRANSFORM, "transforms"),
+    Stage.COLLATE: (Limit.COLLATE, "collates"),
 }
 
 
@@ -248,7 +258,8 @@ def _inline(e: Evidence) -> Finding | None:
         return None
     stage = max(_INLINE, key=lambda stage: main.stages.get(stage, 0))
     share = main.stages.get(stage, 0) / main.samples
-    if share < 0.4:
+    work = sum(main.stages.get(stage, 0) for stage in _INLINE) / main.samples
+    if work < 0.4:
         return None
     limit, what = _INLINE[stage]
     place = place_of(next((frame for frame in main.hottest if frame.stage is stage), None))
@@ -256,9 +267,10 @@ def _inline(e: Evidence) -> Finding | None:
         "inline",
         limit,
         False,
-        min(0.93, share),
+        min(0.93, work),
         f"the loop's own thread {what} each batch before it gets it{place}, {format_share(share)} of the time of the "
         f"loader alone, while workers idle {format_share(costs.idle_share)} of theirs",
+        remedy="" if stage is Stage.TRANSFER else "inline-work",
     )
 
 
@@ -316,6 +328,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _epoch_edges,
     _no_workers,
     _same_thread,
+    own_processes,
     thread_pools,
     too_many_workers,
     _sampler,
@@ -326,4 +339,5 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _bursts,
     neighbours,
     step_contention,
+    loading_threads,
 )

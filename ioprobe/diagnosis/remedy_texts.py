@@ -77,6 +77,12 @@ FOR_FINDING: dict[str, RemedyText] = {
         " on a stream of their own",
         "the step needs its result at once and nothing can be made ahead",
     ),
+    "inline-work": RemedyText(
+        "IO605",
+        "let the workers do it, in the dataset or in its collate function: a whole batch made there needs no work in"
+        " the loop's own thread",
+        "it needs samples from several workers at once",
+    ),
     "transport": RemedyText(
         "IO604",
         "send fewer bytes and objects from worker to main process: tensors instead of lists and strings, uint8 instead"
@@ -109,6 +115,22 @@ FOR_FINDING: dict[str, RemedyText] = {
         "count the step's own threads against the cores: fewer intra-op threads, fewer workers, or pre-processed data",
         "in training the step runs on an accelerator",
     ),
+    "step-contention-in-process": RemedyText(
+        "IO608",
+        "count the step's own threads against the cores: fewer intra-op threads, or pre-processed data",
+        "in training the step runs on an accelerator",
+    ),
+    "own-processes": RemedyText(
+        "IO616",
+        "start more of the loader's own processes, or a DataLoader with num_workers in their place: cores are free",
+        "they wait for storage, or for one another, and not for a core",
+    ),
+    "own-processes-fill-cores": RemedyText(
+        "IO616",
+        "let the loader's own processes compute less: smaller or pre-processed data, a faster decoder, whole arrays"
+        " instead of Python loops, or on the device; more processes would share the same cores",
+        "the training host has many more cores per accelerator",
+    ),
 }
 
 FOR_LIMIT: dict[Limit, RemedyText] = {
@@ -139,6 +161,12 @@ FOR_LIMIT: dict[Limit, RemedyText] = {
         "read fewer bytes per sample (uint8 or encoded instead of float32, compression), cache locally, or use faster"
         " storage; more workers only queue for it",
         "the link is shared with others only now",
+    ),
+    Limit.IPC: RemedyText(
+        "IO617",
+        "send less between processes: tensors in shared memory instead of pickled arrays, uint8 instead of float32, a"
+        f" batch in one piece, fewer samples a message (mind that {QUALITY})",
+        "the processes that send are slow themselves",
     ),
     Limit.COMMUNICATION: RemedyText(
         "IO620",

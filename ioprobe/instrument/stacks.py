@@ -16,6 +16,7 @@ import linecache
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -39,12 +40,22 @@ class StackSampler:
         hz: Samples per second.
         on_flush: Called about once a second, and at the end, with :meth:`encode`'s bytes.
         room_bytes: The most that :meth:`encode` returns; rare stacks go without a name first.
+        in_loader: Tells whether the main thread is in its loader now; without it that is not known.
     """
 
-    def __init__(self, hz: float = DEFAULT_HZ, on_flush: Any = None, *, room_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        hz: float = DEFAULT_HZ,
+        on_flush: Any = None,
+        *,
+        room_bytes: int = 1 << 20,
+        in_loader: Callable[[], bool] | None = None,
+    ) -> None:
         self._period_s, self._room = 1.0 / hz, room_bytes
         self._on_flush = on_flush
-        self._counts: dict[tuple[int, Key], int] = {}
+        self._in_loader = in_loader or (lambda: False)
+        self._main_thread = threading.main_thread().ident
+        self._counts: dict[tuple[int, int, Key], int] = {}
         # Hashing a code object walks through all its bytecode: keys hold identities, and this keeps them valid.
         self._codes: dict[int, CodeType] = {}
         self._places: dict[tuple[int, int], Place] = {}
@@ -98,9 +109,10 @@ class StackSampler:
 
     def _look(self, me: int) -> None:
         """Count every thread's stack once; no frame outlives the call, nor do the batches in it."""
+        in_main = 2 if self._in_loader() else 1
         for ident, frame in sys._current_frames().items():
             if ident != me and ident not in self.skip:
-                key = (ident, self._key(frame))
+                key = (ident, in_main if ident == self._main_thread else 0, self._key(frame))
                 self._counts[key] = self._counts.get(key, 0) + 1
 
     def _key(self, frame: FrameType | None) -> Key:
@@ -114,14 +126,13 @@ class StackSampler:
 
     def encode(self, most: int = 2000) -> bytes:
         """Return the counts as JSON for :func:`named_rows`, which does the costly naming in another process."""
-        main_thread = threading.main_thread().ident
         numbers: dict[tuple[int, int], int] = {}
         every = sorted(self._counts.copy().items(), key=lambda item: -item[1])
         stacks: list[list[Any]] = [
-            [int(ident == main_thread), count, [numbers.setdefault(item, len(numbers)) for item in key[:_NAMED]]]
-            for (ident, key), count in every[:most]
+            [main, count, [numbers.setdefault(item, len(numbers)) for item in key[:_NAMED]]]
+            for (_, main, key), count in every[:most]
         ]
-        rest = sum(count for (ident, _), count in every[most:] if ident == main_thread)
+        rest = sum(count for (_, main, _), count in every[most:] if main)
         if rest:
             stacks.append([1, rest, []])
         data = json.dumps({"frames": [self._place(*item) for item in numbers], "stacks": stacks}).encode()
@@ -140,7 +151,8 @@ class StackSampler:
 def named_rows(data: bytes) -> list[list[Any]]:
     """Return what :meth:`StackSampler.encode` gave as ``[[main, count, [[function, file, line, module, call], ...]]]``.
 
-    Innermost frame first; ``main`` is 1 for the process's main thread and 0 for the others.
+    Innermost frame first; ``main`` is 1 for the process's main thread, 2 for it where it was known to be in the loader,
+    and 0 for the other threads.
 
     Raises:
         ValueError: it is no such thing; the process was ended while it wrote.

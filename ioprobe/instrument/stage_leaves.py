@@ -46,6 +46,13 @@ LEAF_RULES: tuple[Rule, ...] = (
     # Main process
     Rule("waits on a producer's queue", Stage.WAIT, "queue:get multiprocessing.queues:get", where="main"),
     Rule(
+        "waits for a pool's result",
+        Stage.WAIT,
+        "multiprocessing.pool:next multiprocessing.pool:get multiprocessing.pool:wait concurrent.futures._base:result "
+        "concurrent.futures._base:wait concurrent.futures._base:as_completed",
+        where="main",
+    ),
+    Rule(
         "collective",
         Stage.COMMUNICATION,
         "torch.distributed.distributed_c10d:* torch.distributed._functional_collectives:* "
@@ -266,6 +273,14 @@ WAITING_MODULES = "threading:* queue:* multiprocessing.*:* concurrent.*:* asynci
 IDLE_THREAD = (
     "threading:wait threading:_wait_for_tstate_lock queue:get selectors:select socket:accept "
     "concurrent.futures.thread:_worker multiprocessing.pool:_handle_* multiprocessing.pool:_wait_for_updates"
+)
+
+# The threads that carry tasks and results for a pool of processes, and where they stand with nothing to carry.
+# Unpickling a result runs in ``recv`` itself, and is work.
+POOL_THREAD = "multiprocessing.pool:_handle_* concurrent.futures.process:run"
+POOL_THREAD_BLOCKED = (
+    "multiprocessing.connection:_recv multiprocessing.connection:_send multiprocessing.connection:_poll "
+    "multiprocessing.connection:wait selectors:select multiprocessing.popen_*:poll multiprocessing.popen_*:wait"
 )
 
 DATASET_METHODS = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"})

@@ -11,6 +11,8 @@ Two questions are asked of every stack, innermost frame first:
    call that runs in a frame (``zlib.decompress``), the call is matched first.
 
 What no rule knows falls to the region: dataset code is *transform*, the main thread outside the loader is the *step*.
+A generator has no frame of its own that says "loader": where the caller knows that the main thread stood outside its
+step, it says so, and the code is the loader's.
 The rules themselves are tables, in :mod:`ioprobe.instrument.stage_anchors` and
 :mod:`ioprobe.instrument.stage_leaves`.
 """
@@ -30,6 +32,8 @@ from ioprobe.instrument.stage_leaves import (
     IDLE_THREAD,
     LEAF_RULES,
     NAME_HINTS,
+    POOL_THREAD,
+    POOL_THREAD_BLOCKED,
     WAITING_MODULES,
     WELL_KNOWN,
 )
@@ -155,6 +159,7 @@ def known_call(call: str) -> bool:
 _WORKER_LOOP = pattern("torch.utils.data._utils.worker:_worker_loop torchdata.stateful_dataloader.worker:_worker_loop")
 _PROCESS_RUN = pattern("multiprocessing.process:run torch.multiprocessing.spawn:_wrap")
 _IDLE_THREAD = pattern(IDLE_THREAD)
+_POOL_THREAD, _POOL_THREAD_BLOCKED = pattern(POOL_THREAD), pattern(POOL_THREAD_BLOCKED)
 _WAITING = pattern(WAITING_MODULES)
 
 
@@ -195,13 +200,15 @@ def _fetched(frames: Sequence[Frame], at: int) -> Region:
     return Region.COLLATE if name == "__call__" else Region.DATASET
 
 
-def _region(frames: Sequence[Frame], worker: bool) -> tuple[Region, int, Anchor | None]:
+def _region(frames: Sequence[Frame], worker: bool, in_loader: bool) -> tuple[Region, int, Anchor | None]:
     """Return the nearest region, the position of the frame that names it, and its anchor."""
     anchors = [_anchor(*_key(frame)) for frame in frames]
     fetching = worker or any(a is not None and a.region is Region.FETCH for a in anchors)
     for i, anchor in enumerate(anchors):
         if anchor is None or (anchor.main_only and fetching):
             continue  # transforms are modules too: inside a fetch a forward is no training step
+        if in_loader and anchor.region is Region.STEP:
+            continue
         if anchor.region is Region.FETCH:
             return _fetched(frames, i), i, anchor
         return anchor.region, i, anchor
@@ -217,13 +224,16 @@ def _queue_child(frames: Sequence[Frame], at: int) -> str:
     return child if child in {"get", "put"} else ""
 
 
-def classify(frames: Sequence[Frame], role: str, extra_rules: Sequence[Rule] = ()) -> Classified:
+def classify(
+    frames: Sequence[Frame], role: str, extra_rules: Sequence[Rule] = (), *, in_loader: bool = False
+) -> Classified:
     """Return the stage that a stack belongs to.
 
     Args:
         frames: The stack, innermost frame first; at least one.
         role: ``worker`` (main thread of a DataLoader worker), ``main`` or ``thread`` (any other thread).
         extra_rules: The user's own rules; tried before the built-in ones, on every frame from the innermost on.
+        in_loader: The main thread is known to be outside its step, in what makes or fetches a batch.
 
     Raises:
         ValueError: frames is empty or the role is unknown.
@@ -237,21 +247,31 @@ def classify(frames: Sequence[Frame], role: str, extra_rules: Sequence[Rule] = (
     if role not in {"worker", "main", "thread"}:
         raise ValueError(f"role '{role}' is none of worker, main, thread")
     own, is_worker = role_frames(frames)
-    own = [f for f in own if not _key(f)[0].startswith("ioprobe.")] or list(own)
+    # With a clock of ours innermost nobody else's code runs, whoever called it.
+    loads = in_loader and role == "main" and not _OWN_CLOCKS.search(frames[0].file)
+    own = [f for f in own if not _is_ours(f)] or list(own)
     worker = is_worker or role == "worker"
     user = next((f for f in own if is_user_frame(f)), None)
-    stage, rule, decided = _decide(own, worker, role, extra_rules)
+    stage, rule, decided = _decide(own, worker, role, extra_rules, loads)
     return Classified(stage, rule, user or decided)
 
 
-def _decide(frames: Sequence[Frame], worker: bool, role: str, extra_rules: Sequence[Rule]) -> tuple[Stage, str, Frame]:
+def _is_ours(frame: Frame) -> bool:
+    return _key(frame)[0].startswith("ioprobe.") or bool(_OWN_CLOCKS.search(frame.file))
+
+
+def _decide(
+    frames: Sequence[Frame], worker: bool, role: str, extra_rules: Sequence[Rule], in_loader: bool
+) -> tuple[Stage, str, Frame]:
     for frame in frames if extra_rules else ():
         module, function = _key(frame)
         places = (f"{module}:{function}", f"{module}:{frame.function}")
         for extra in extra_rules:
             if extra.matches(places, frame.call, frame.file):
                 return extra.stage, extra.name, frame
-    region, at, anchor = _region(frames, worker)
+    if role == "thread" and _is_blocked_pool_thread(frames):
+        return Stage.WAIT, "a pool's thread waits for its processes", frames[0]
+    region, at, anchor = _region(frames, worker, in_loader)
     inside = frames[: at + 1]
     if anchor is not None and anchor.settles is not None and region is anchor.region:
         return anchor.settles, anchor.name, frames[at]
@@ -264,15 +284,23 @@ def _decide(frames: Sequence[Frame], worker: bool, role: str, extra_rules: Seque
     if region is Region.NONE and role == "thread" and _IDLE_THREAD.match(":".join(_key(frames[0]))):
         return Stage.WAIT, "idle thread", frames[0]
     # Threads beside the main one are prefetchers, clients of a store, decoders: what they do is data work.
-    data = region is Region.DATASET or (region is Region.NONE and (worker or role == "thread"))
-    found = _walk(inside, data)
+    data = region is Region.DATASET or (region is Region.NONE and (worker or role == "thread" or in_loader))
+    # A loader of the user's own also waits for threads and processes, and copies to the device, in the main thread.
+    found = (_walk(inside, False) if data and in_loader else None) or _walk(inside, data)
     if found is not None:
         return found
-    if data and role != "thread":
+    if data and (role != "thread" or region is Region.DATASET):
         return Stage.TRANSFORM, "dataset code", frames[min(at, len(frames) - 1)]
     if anchor is not None and anchor.default is not None:
         return anchor.default, anchor.name, frames[at]
     return _outside(frames, role)
+
+
+def _is_blocked_pool_thread(frames: Sequence[Frame]) -> bool:
+    """Return whether this is a pool's own thread at the end of a pipe: what it waits for, its processes compute."""
+    if not _POOL_THREAD_BLOCKED.match(":".join(_key(frames[0]))):
+        return False
+    return any(_POOL_THREAD.match(":".join(_key(frame))) for frame in frames)
 
 
 def _walk(frames: Sequence[Frame], data: bool) -> tuple[Stage, str, Frame] | None:

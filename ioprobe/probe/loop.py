@@ -15,7 +15,7 @@ import psutil
 from ioprobe import stats
 from ioprobe.instrument.batches import count_samples, fingerprint, size_of
 from ioprobe.instrument.clocks import device_read_bytes, now, thread_cpu
-from ioprobe.instrument.facts import find_dataloaders
+from ioprobe.instrument.facts import find_dataloaders, settings_of
 from ioprobe.instrument.hooks import IteratorTrace, Recorder, install
 from ioprobe.instrument.meeting import Meetings
 from ioprobe.instrument.stacks import DEFAULT_HZ, StackSampler, named_rows
@@ -24,7 +24,7 @@ from ioprobe.probe.enough import is_narrow, is_too_little
 from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
-from ioprobe.probe.rows import align, start_times, worker_batches, worker_memory, worker_stacks
+from ioprobe.probe.rows import align, busy_s, start_times, worker_batches, worker_memory, worker_stacks
 from ioprobe.probe.segments import remove_segments
 from ioprobe.probe.stacks import stack_shares
 from ioprobe.probe.together import Pacer
@@ -74,7 +74,7 @@ class LoopMeter:
         meetings: Meetings | None = None,
     ) -> None:
         self._pacer, self._meetings = pacer, meetings
-        self.in_step = False
+        self.in_step = self.in_loader = False
         self.loader, self.step, self.settings = loader, step, settings
         self.seconds, self.precision, self.least_s = seconds, precision, least_s
         self.purpose = purpose
@@ -84,7 +84,7 @@ class LoopMeter:
         self.rows = MainBatches()
         self.last_batch: Any = None
         self._recorder = Recorder(stacks_hz)
-        self._sampler = StackSampler(stacks_hz) if stacks_hz > 0 else None
+        self._sampler = StackSampler(stacks_hz, in_loader=lambda: self.in_loader) if stacks_hz > 0 else None
         self._fingerprints: list[int] = []
         self._most_fingerprints = 12 * max(1, settings.num_workers if settings else 1) if repeats else 0
         self._edges: list[float] = []
@@ -149,6 +149,7 @@ class LoopMeter:
         batch_size = self.settings.batch_size if self.settings else None
         while True:
             call, cpu = now(), thread_cpu()
+            self.in_loader = True
             if iterator is None:
                 iterator = iter(self.loader)
             try:
@@ -164,6 +165,8 @@ class LoopMeter:
                 if self._is_over():
                     return
                 continue
+            finally:
+                self.in_loader = False
             got = now()
             rows.call_s.append(call - pending - self._begin)
             rows.wait_s.append(got - call + pending)
@@ -300,10 +303,27 @@ class LoopMeter:
         return [code for code in codes if code is not None]
 
     def _traces(self) -> list[IteratorTrace]:
-        """Return the traces of the loader itself: the first DataLoader that it is or holds."""
+        """Return the traces of the DataLoaders that the loader is or holds; of all there are where it holds none."""
+        ids = {id(inner) for inner in find_dataloaders(self.loader)}
+        return [t for t in self._recorder.traces if not ids or t.loader_id in ids]
+
+    def _busiest(self) -> tuple[list[IteratorTrace], list[dict[str, float]], LoaderSettings | None]:
+        """Return traces, new rows and settings of the DataLoader whose workers idle least.
+
+        Of several that are zipped or chained the loop waits for that one, in the end; what the others make lies ready.
+        """
+        rows: dict[int, list[dict[str, float]]] = {}
+        for trace in self._traces():
+            rows.setdefault(trace.loader_id, []).extend(trace.worker_rows())
+        crews = {trace.loader_id: max(1, trace.num_workers) for trace in self._traces()}
+        settings = self.settings
+        if not rows:
+            return [], [], settings
+        busiest = max(rows, key=lambda loader: busy_s(rows[loader]) / crews[loader])
         inner = find_dataloaders(self.loader)
-        ids = {id(inner[0])} if inner else {t.loader_id for t in self._recorder.traces[:1]}
-        return [t for t in self._recorder.traces if t.loader_id in ids]
+        if inner and id(inner[0]) != busiest:
+            settings = settings_of(next(loader for loader in inner if id(loader) == busiest))
+        return [t for t in self._traces() if t.loader_id == busiest], rows[busiest], settings
 
     def worker_places(self) -> list[str]:
         """Return where the workers' main threads were seen most, the user's own code if there is any."""
@@ -320,8 +340,7 @@ class LoopMeter:
         """Return what was measured so far."""
         if self._result is not None:
             return self._result
-        traces = self._traces()
-        raw = [row for trace in traces for row in trace.worker_rows()]
+        traces, raw, settings = self._busiest()
         workers = worker_batches(raw, self._begin)
         align(self.rows, traces)
         load = self._load.stop() if self._begin else None
@@ -332,7 +351,7 @@ class LoopMeter:
         return LoaderRun(
             coupled=self.step is not None,
             purpose=self.purpose,
-            settings=self.settings,
+            settings=settings,
             main=self.rows,
             workers=workers if workers.worker else None,
             warmup_batches=min(len(self.rows.call_s), max(self.depth, len(self._fingerprints))),

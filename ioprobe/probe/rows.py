@@ -32,6 +32,11 @@ def worker_batches(rows: list[dict[str, float]], begin_s: float) -> WorkerBatche
     )
 
 
+def busy_s(rows: list[dict[str, float]]) -> float:
+    """Return how long workers were at a batch, from when they began it until they handed it over [s]."""
+    return sum(row["put_s"] - row["start_s"] for row in rows)
+
+
 def align(rows: MainBatches, traces: list[IteratorTrace]) -> None:
     """Copy what the iterators saw inside each wait; only where their batches are the loop's batches, one for one."""
     count = len(rows.call_s)

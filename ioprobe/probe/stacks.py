@@ -14,7 +14,7 @@ def stack_shares(worker: list[Any], main: list[Any]) -> list[StackShares]:
 
     Args:
         worker: Rows ``[is main thread, count, frames]`` from worker processes.
-        main: The main process's rows.
+        main: The main process's rows; 2 instead of 1 for its main thread where that was in the loader.
     """
     groups = {
         "worker": [row for row in worker if row[0]],
@@ -28,12 +28,12 @@ def stack_shares(worker: list[Any], main: list[Any]) -> list[StackShares]:
 def _shares(role: str, rows: list[Any]) -> StackShares | None:
     stages: Counter[Stage] = Counter()
     hot: Counter[tuple[Stage, str, str, int, str]] = Counter()
-    for _, count, raw in rows:
+    for main, count, raw in rows:
         frames = [Frame(*frame) for frame in raw]
         if not frames:
             stages[Stage.OTHER] += count
             continue
-        found = classify(frames, "worker" if role == "worker-thread" else role)
+        found = classify(frames, "worker" if role == "worker-thread" else role, in_loader=main == 2)
         stage = found.stage
         if (
             role.endswith("thread")
