@@ -21,12 +21,12 @@ def test_an_empty_queue_at_each_epoch_is_named_with_what_helps() -> None:
     assert done.diagnosis.verdict is Verdict.DATA_BOUND
     assert "the queue is empty when an epoch begins: its first batch takes" in done.diagnosis.evidence
     codes = [a.code for a in done.advice]
-    assert "IO609" in codes
+    assert "IO610" in codes
     assert not {"IO104", "IO106"} & set(codes)  # a slow batch in twenty is not what the loop waits for
 
 
 def test_waiting_within_epochs_is_no_matter_of_their_edges() -> None:
-    assert "IO609" not in [a.code for a in diagnose(_short_epochs(0.01)).advice]
+    assert "IO610" not in [a.code for a in diagnose(_short_epochs(0.01)).advice]
 
 
 def test_a_rate_with_edges_in_it_is_not_compared_with_one_without() -> None:

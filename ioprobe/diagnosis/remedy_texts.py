@@ -35,7 +35,7 @@ FOR_FINDING: dict[str, RemedyText] = {
         "epochs in training are much longer than those measured here, or the dataset must be rebuilt each epoch",
     ),
     "epoch-edges": RemedyText(
-        "IO609",
+        "IO610",
         "begin epochs less often: let the dataset or the sampler go round (repeat), keep shuffle buffers and open files"
         " from one epoch to the next, and check or list the data once",
         "epochs in training are much longer than those measured here",
