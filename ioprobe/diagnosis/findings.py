@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ioprobe.diagnosis.core_findings import neighbours, step_contention, thread_pools, too_many_workers
+from ioprobe.diagnosis.core_findings import neighbours, pinned, step_contention, thread_pools, too_many_workers
 from ioprobe.diagnosis.costs import place_of
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.fetch_limits import fetch_limit
@@ -239,7 +239,7 @@ def _bursts(e: Evidence) -> Finding | None:
         return None
     # What the workers could deliver if none ever waited for its turn.
     active = max(1, min(e.workers, costs.delivering))
-    per_batch = max(costs.running_s / active, costs.cpu_s / e.cores)
+    per_batch = max(costs.running_s / active, (costs.cpu_s + costs.process_cpu_s) / e.cores)
     supply = loop.samples_per_batch / per_batch / step.samples_per_s.value
     if supply < 1.12 or costs.idle_share < 0.12 or loop.wait_in_bursts < 0.4 or costs.service_spread < 2.5:
         return None
@@ -285,6 +285,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _epoch_sampler,
     _no_workers,
     _same_thread,
+    pinned,
     thread_pools,
     too_many_workers,
     _sampler,

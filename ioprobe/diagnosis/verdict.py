@@ -197,6 +197,8 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     decode = Stage.READ if inside else Stage.DECODE
     stage = {Limit.DECODE: decode, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
     what = "inflating and parsing inside the reader" if inside else limit.value
+    if costs.on_processes and stage in (Stage.DECODE, Stage.TRANSFORM):
+        what += " in processes that the workers wait for"
     seconds = costs.collate_s if stage is Stage.COLLATE else costs.fetch_s.get(stage or Stage.DECODE, 0.0)
     frame = costs.hottest.get(stage) if stage else None
     place = place_of(frame)
