@@ -38,7 +38,8 @@ def helper_cpu_s(source: LoaderRun, others: list[LoaderRun], cores: float) -> fl
     if found is None:
         return 0.0
     used, blocked, pace = found
-    if used < max(LEAST_CORES, SERVES * min(cores, blocked)):
+    free = cores - source.load.other_cores if source.load is not None else cores
+    if used < max(LEAST_CORES, SERVES * min(free, blocked)):
         return 0.0
     for other in others:
         seen = _unexplained(other) if other is not source and other.name == source.name else None
