@@ -129,6 +129,11 @@ def worker_costs(run: LoaderRun | None, first: int = 0, helper_cpu_s: float = 0.
         fetch_blocked -= _to_threads(by_stage, blocked, handed, feeder)
     processes = helper_cpu_s + (float(column(rows.child_cpu_s).mean()) if rows.child_cpu_s else 0.0)
     fetch_blocked -= _to_processes(by_stage, blocked, min(processes, fetch_blocked))
+    if helper_cpu_s:  # waiting for a pipe of theirs looks like reading, also while they wait for a core
+        waited = blocked[Stage.READ]
+        for times in (by_stage, blocked):
+            times[Stage.READ] -= waited
+            times[Stage.DECODE] += waited
     known = column(rows.read_bytes)
     # Standing in line for a core is somebody else's doing, not the batch's.
     running = (busy - fetch_runq - collate_runq).clip(0)

@@ -128,7 +128,7 @@ class Evidence:
 
     @property
     def processes_fill_cores(self) -> bool:
-        """Whether processes that compute for the workers take most of the cores that the drained loader filled.
+        """Whether no core is free while the loader is drained, and most of its own go to processes of the workers.
 
         Whatever else workers then wait for, more of them find no core.
         """
@@ -137,7 +137,7 @@ class Evidence:
         if load is None or seen is None or self.costs is None:
             return False
         full = load.own_cores + load.other_cores >= FULL * self.cores
-        return full and self.costs.process_cpu_s / seen.cycle_s >= 0.5 * self.cores
+        return full and self.costs.process_cpu_s / seen.cycle_s >= 0.5 * load.own_cores
 
     @property
     def worker_cores(self) -> float:

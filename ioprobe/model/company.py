@@ -61,9 +61,9 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
     """
     helpers = helper_cpu_s(source, run.loaders, base.cores)
     feed, threads = other_threads(rows, source)
-    processes = float(rows.child_cpu_s.mean()) + helpers
-    in_line = in_line_s(rows, source, processes, base.cores)
-    rows, beside = waits_for_own_threads(rows, threads + processes, in_line)
+    children = float(rows.child_cpu_s.mean())
+    in_line = in_line_s(rows, source, children, helpers, base.cores)
+    rows, beside = waits_for_own_threads(rows, threads + children + helpers, in_line)
     main = main_costs(source, rows, run.loaders, base.cores)
     crew = source.settings.num_workers if source.settings is not None else 0
     with_others = company(rows, _others(source, run, helpers)) if crew > 1 else None

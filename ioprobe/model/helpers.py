@@ -77,7 +77,7 @@ def _threads_compute(source: LoaderRun) -> bool:
     return busy > 0.1 * main
 
 
-def in_line_s(rows: Rows, source: LoaderRun, processes_s: float, cores: float) -> float:
+def in_line_s(rows: Rows, source: LoaderRun, children_s: float, helpers_s: float, cores: float) -> float:
     """Return for how long per batch a worker waits for its processes to get a core [s].
 
     The kernel tells how long the worker's own thread stood in line, and of its children nothing. With all cores taken,
@@ -86,16 +86,17 @@ def in_line_s(rows: Rows, source: LoaderRun, processes_s: float, cores: float) -
     Args:
         rows: As measured by the workers' main threads.
         source: The measurement.
-        processes_s: CPU per batch of the processes that workers wait for [s].
+        children_s: CPU per batch of processes that ended with it [s].
+        helpers_s: The same of those that live on [s]; a worker that has such helpers waits for nothing else.
         cores: Cores that the job may use.
     """
-    load = source.load
+    load, processes_s = source.load, children_s + helpers_s
     if load is None or load.own_cores + load.other_cores < FULL * cores:
         return 0.0
     blocked = float(rows.fetch_blocked_s.mean())
     if processes_s < 0.5 * float((rows.cpu_s + rows.other_cpu_s).mean() + processes_s):
         return 0.0
-    return max(0.0, blocked * _waiting_share(source) - processes_s)
+    return max(0.0, blocked * (1.0 if helpers_s else _waiting_share(source)) - processes_s)
 
 
 def _waiting_share(source: LoaderRun) -> float:
