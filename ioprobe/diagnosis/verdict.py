@@ -203,8 +203,8 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     if costs.on_processes and stage in (Stage.DECODE, Stage.TRANSFORM):
         computed, have = format_seconds(costs.process_cpu_s / per), "shares" if e.workers == 1 else "share"
         return (
-            f"{what} takes {format_seconds(seconds / per)} a sample{place}, with {computed} of CPU in processes that the "
-            f"workers wait for, and {workers} {have} {e.cores:g} cores with them"
+            f"{what} takes {format_seconds(seconds / per)} a sample{place}, with {computed} of CPU in processes that "
+            f"the workers wait for, and {workers} {have} {e.cores:g} cores with them"
         )
     return (
         f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(1 - costs.blocked_share)} of the "
