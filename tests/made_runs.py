@@ -61,6 +61,7 @@ def worker_batches(
     runq_s: float = 0.0,
     collate_s: float = 0.0,
     other_cpu_s: float = 0.0,
+    child_cpu_s: float = 0.0,
     nbytes: int = 100_000,
     read_bytes: int = 100_000,
     delivering: int | None = None,
@@ -83,6 +84,7 @@ def worker_batches(
         rows.collate_cpu_s.append(collate_s)
         rows.collate_runq_s.append(0.0)
         rows.other_cpu_s.append(other_cpu_s)
+        rows.child_cpu_s.append(child_cpu_s)
         rows.put_s.append(clock + fetch_s * factor)
         rows.nbytes.append(nbytes)
         rows.read_bytes.append(read_bytes)

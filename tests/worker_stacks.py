@@ -27,6 +27,23 @@ WORKER_CASES: list[tuple[str, str, Stage, list[Frame]]] = [
     ),
     ("a device class of the user", "worker", Stage.READ, stack("Device.read /home/me/dev.py:3", GETITEM, WORKER)),
     (
+        "waiting for a decoder process",
+        "worker",
+        Stage.DECODE,
+        stack(
+            f"Popen.communicate {STD}subprocess.py:1196 [self.stdout.read]",
+            f"run {STD}subprocess.py:550",
+            GETITEM,
+            WORKER,
+        ),
+    ),
+    (
+        "a download by a process",
+        "worker",
+        Stage.READ,
+        stack(f"Popen._wait {STD}subprocess.py:2000 [os.waitpid]", "download /home/me/data.py:9", GETITEM, WORKER),
+    ),
+    (
         "an fsspec range",
         "worker",
         Stage.READ,

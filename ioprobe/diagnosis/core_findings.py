@@ -5,18 +5,19 @@ from __future__ import annotations
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.fetch_limits import fetch_limit
 from ioprobe.diagnosis.finding import Finding
+from ioprobe.model.helpers import FULL
 from ioprobe.run import Limit
 from ioprobe.units import format_seconds, format_share
 
 LEAST_POOL = 0.1
 """CPU of a worker's other threads over the time it takes for a batch, below which they crowd nobody out [fraction]."""
 
+CROWDED = 0.4
+"""Of a worker's time: in line for a core, from which on even a pool that does all the work is too wide [fraction]."""
 MOST_IDLE = 0.3
 """Share of their time that workers may have nothing to do and still be short of cores [fraction]."""
 LEAST_OWN = 0.5
 """Cores that a loader's own processes keep busy, from which on they may be what it waits for [cores]."""
-FULL = 0.85
-"""Of the cores; what is left is the kernel's, and the loop's own thread between two waits [fraction]."""
 
 
 def own_processes(e: Evidence) -> Finding | None:
@@ -53,6 +54,8 @@ def thread_pools(e: Evidence) -> Finding | None:
     share = pooled / max(1e-9, costs.cpu_s + costs.other_cpu_s)
     if share < 0.25 or costs.runq_share < 0.1 or pooled < max(0.3 * costs.cpu_s, LEAST_POOL * costs.busy_s):
         return None
+    if costs.handed_s > 0.5 * costs.running_s and costs.runq_share < CROWDED:
+        return None  # the pool is who does the work, not who gets in its way
     pools = "1 worker runs" if e.workers == 1 else f"{e.workers} workers each run"
     return Finding(
         "thread-pools",
@@ -79,6 +82,26 @@ def too_many_workers(e: Evidence) -> Finding | None:
         0.8,
         f"{e.workers} CPU-bound workers share {e.cores:g} cores: each waits {format_share(costs.runq_share)} of its "
         "time for a core",
+    )
+
+
+def pinned(e: Evidence) -> Finding | None:
+    """Workers may use fewer cores than the job has and they could fill: a CPU mask, inherited or set."""
+    costs = e.loop_costs or e.costs
+    if costs is None or not e.waits_for_data or costs.runq_share < 0.2:
+        return None
+    could_use = e.cores if costs.handed_s > 0.5 * costs.running_s else min(e.cores, e.workers)
+    bound = e.worker_cores
+    if bound >= could_use:
+        return None
+    them = "1 worker is" if e.workers == 1 else f"{e.workers} workers are"
+    return Finding(
+        "pinned",
+        Limit.OVERSUBSCRIPTION,
+        True,
+        0.93,
+        f"{them} bound to {bound:g} of {e.cores:g} usable cores by their CPU mask, and wait "
+        f"{format_share(costs.runq_share)} of the time for a core",
     )
 
 

@@ -31,6 +31,10 @@ class WorkerCosts:
     runq_s: float
     other_cpu_s: float
     """CPU of the workers' other threads per batch: queue feeder, OpenMP, readers [s]."""
+    process_cpu_s: float
+    """CPU per batch of processes that compute for the workers: children waited for, and helpers that live on [s]."""
+    handed_s: float
+    """Of fetching: waiting for threads of the worker's own that compute [s per batch]."""
     feeder_share: float | None
     """Share of stacks in which the queue's feeder thread was at work; None without stacks."""
     fetch_s: dict[Stage, float]
@@ -50,14 +54,25 @@ class WorkerCosts:
     hottest: dict[Stage, HotFrame]
 
     @property
+    def all_cpu_s(self) -> float:
+        """CPU per batch of the workers, all their threads and the processes that compute for them [s]."""
+        return self.cpu_s + self.other_cpu_s + self.process_cpu_s
+
+    @property
+    def on_processes(self) -> bool:
+        """Whether most of what a batch takes is computed by processes that the workers wait for."""
+        return self.process_cpu_s > 0.5 * self.all_cpu_s and self.process_cpu_s > self.cpu_s
+
+    @property
     def running_s(self) -> float:
         """Busy time less the time in line for a core [s per batch]."""
         return max(1e-9, self.busy_s - self.runq_s)
 
     @property
     def cpu_share(self) -> float:
-        """CPU over running time."""
-        return min(1.0, self.cpu_s / self.running_s)
+        """CPU over running time; threads and processes that a worker hands its work to and waits for compute, too."""
+        waited_for = self.handed_s + min(self.process_cpu_s, max(0.0, self.running_s - self.cpu_s - self.handed_s))
+        return min(1.0, (self.cpu_s + waited_for) / self.running_s)
 
     @property
     def blocked_share(self) -> float:
@@ -80,12 +95,13 @@ class WorkerCosts:
         return max(parts, key=lambda stage: parts[stage])
 
 
-def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
+def worker_costs(run: LoaderRun | None, first: int = 0, helper_cpu_s: float = 0.0) -> WorkerCosts | None:
     """Return the costs of a measurement's workers; None where there are no rows.
 
     Args:
         run: The measurement.
         first: Batches to leave out at the start (each worker's first rows hold imports and cold caches).
+        helper_cpu_s: CPU per batch of processes that serve the workers and outlive the batch [s].
     """
     if run is None or run.workers is None or not run.workers.worker:
         return None
@@ -107,9 +123,17 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
     stacks = next((s for s in run.stacks if s.role == role), None)
     feeder = next((s for s in run.stacks if s.role == "worker-thread"), None)
     by_stage, blocked = _split(float((fetch - fetch_runq).clip(0).mean()), fetch_blocked, stacks)
-    if handed := _handed_to_threads(feeder, stacks, float(column(rows.other_cpu_s).mean()), fetch_blocked):
+    handed = _handed_to_threads(feeder, stacks, float(column(rows.other_cpu_s).mean()), fetch_blocked)
+    if handed:
         assert feeder is not None
         fetch_blocked -= _to_threads(by_stage, blocked, handed, feeder)
+    processes = helper_cpu_s + (float(column(rows.child_cpu_s).mean()) if rows.child_cpu_s else 0.0)
+    fetch_blocked -= _to_processes(by_stage, blocked, min(processes, fetch_blocked))
+    if helper_cpu_s:  # waiting for a pipe of theirs looks like reading, also while they wait for a core
+        waited = blocked[Stage.READ]
+        for times in (by_stage, blocked):
+            times[Stage.READ] -= waited
+            times[Stage.DECODE] += waited
     known = column(rows.read_bytes)
     # Standing in line for a core is somebody else's doing, not the batch's.
     running = (busy - fetch_runq - collate_runq).clip(0)
@@ -125,6 +149,8 @@ def worker_costs(run: LoaderRun | None, first: int = 0) -> WorkerCosts | None:
         blocked_s=fetch_blocked + collate_blocked,
         runq_s=float(fetch_runq.mean() + collate_runq.mean()),
         other_cpu_s=float(column(rows.other_cpu_s).mean()),
+        process_cpu_s=processes,
+        handed_s=handed,
         feeder_share=_feeder(feeder, stacks),
         fetch_s=by_stage,
         fetch_blocked_s=blocked,
@@ -206,6 +232,22 @@ def _to_threads(times: dict[Stage, float], blocked: dict[Stage, float], handed_s
     at_work = {stage: threads.stages.get(stage, 0) for stage in _COMPUTING}
     for stage, count in at_work.items():
         times[stage] += moved * count / sum(at_work.values())
+    return moved
+
+
+def _to_processes(times: dict[Stage, float], blocked: dict[Stage, float], computed_s: float) -> float:
+    """Take out of the blocked time what processes computed meanwhile; returns how much that was [s].
+
+    Where the stacks say computing, waiting for it is that; waiting for a pipe looks like reading, and is decoding.
+    """
+    moved = 0.0
+    for stage in (*_COMPUTING, Stage.READ, Stage.LOCK):
+        part = min(computed_s - moved, blocked[stage])
+        blocked[stage] -= part
+        moved += part
+        if stage not in _COMPUTING:
+            times[stage] -= part
+            times[Stage.DECODE] += part
     return moved
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from ioprobe import stats
 from ioprobe.diagnosis.costs import WorkerCosts, worker_costs
 from ioprobe.diagnosis.steady import Steady, steady
+from ioprobe.model.helpers import FULL, helper_cpu_s
 from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, Run, StackShares, Stage, StepRun
 from ioprobe.stats import Estimate
 from ioprobe.units import format_seconds, format_share
@@ -122,8 +123,28 @@ class Evidence:
             return 0.0
         batches_per_s = 1 / self.alone.cycle_s
         main = self.alone.wait_cpu_share
-        ours = (self.costs.cpu_s + self.costs.other_cpu_s) * batches_per_s + main
+        ours = self.costs.all_cpu_s * batches_per_s + main
         return max(0.0, load.own_cores + load.other_cores - ours - 0.1)
+
+    @property
+    def processes_fill_cores(self) -> bool:
+        """Whether no core is free while the loader is drained, and most of its own go to processes of the workers.
+
+        Whatever else workers then wait for, more of them find no core.
+        """
+        measured = self.run.loader_alone() or self.run.loop()
+        load, seen = measured.load if measured else None, self.alone or self.loop
+        if load is None or seen is None or self.costs is None:
+            return False
+        full = load.own_cores + load.other_cores >= FULL * self.cores
+        return full and self.costs.process_cpu_s / seen.cycle_s >= 0.5 * load.own_cores
+
+    @property
+    def worker_cores(self) -> float:
+        """Cores that the workers may use: those of their CPU masks, where these are narrower than the job's."""
+        measured = self.run.loader_alone() or self.run.loop()
+        bound = measured.worker_cores if measured is not None else None
+        return self.cores if bound is None else min(self.cores, bound)
 
     @property
     def foreign_cores(self) -> float:
@@ -184,8 +205,10 @@ def gather(run: Run) -> Evidence:
     loop, alone = steady(loop_run), steady(alone_run)
     settings = next((m.settings for m in (loop_run, alone_run) if m is not None and m.settings), None)
     facts = run.facts or LoaderFacts()
-    loop_costs = worker_costs(loop_run, _depth(loop_run))
-    alone_costs = worker_costs(alone_run, _depth(alone_run))
+    cores = max(1.0, run.host.usable_cores)
+    helpers = helper_cpu_s(alone_run, run.loaders, cores) if alone_run is not None else 0.0
+    loop_costs = worker_costs(loop_run, _depth(loop_run), helpers)
+    alone_costs = worker_costs(alone_run, _depth(alone_run), helpers)
     return Evidence(
         run=run,
         loop=loop,
@@ -196,7 +219,7 @@ def gather(run: Run) -> Evidence:
         scaling=_scaling(run, alone_run, alone),
         settings=settings or facts.settings,
         facts=facts,
-        cores=max(1.0, run.host.usable_cores),
+        cores=cores,
         failures=[
             *run.failures,
             *(m.failure for m in run.loaders if m.failure is not None and m.purpose == "baseline"),

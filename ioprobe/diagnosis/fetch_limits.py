@@ -29,6 +29,8 @@ def fetch_limit(e: Evidence) -> Limit:
         return Limit.LOCK_CONTENTION
     if costs.reads_on_cpu:
         return Limit.DECODE
+    if costs.on_processes and e.processes_fill_cores:  # they stand in line for cores, and the workers for them
+        return Limit.TRANSFORM if stage is Stage.TRANSFORM else Limit.DECODE
     if stage is Stage.READ or blocked > 0.6 * costs.running_s:
         return _storage_limit(e)
     return Limit.DECODE if stage is Stage.DECODE else Limit.TRANSFORM

@@ -12,6 +12,7 @@ from ioprobe.diagnosis.core_findings import (
     loading_threads,
     neighbours,
     own_processes,
+    pinned,
     step_contention,
     thread_pools,
     too_many_workers,
@@ -281,7 +282,7 @@ def _bursts(e: Evidence) -> Finding | None:
         return None
     # What the workers could deliver if none ever waited for its turn.
     active = max(1, min(e.workers, costs.delivering))
-    per_batch = max(costs.running_s / active, costs.cpu_s / e.cores)
+    per_batch = max(costs.running_s / active, (costs.cpu_s + costs.process_cpu_s) / e.cores)
     supply = loop.samples_per_batch / per_batch / step.samples_per_s.value
     if supply < 1.12 or costs.idle_share < 0.12 or loop.wait_in_bursts < 0.4 or costs.service_spread < 2.5:
         return None
@@ -329,6 +330,7 @@ TESTS: tuple[Callable[[Evidence], Finding | None], ...] = (
     _no_workers,
     _same_thread,
     own_processes,
+    pinned,
     thread_pools,
     too_many_workers,
     _sampler,

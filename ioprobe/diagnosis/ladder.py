@@ -10,6 +10,8 @@ from ioprobe.run import Stage
 from ioprobe.stats import Estimate
 from ioprobe.units import format_bandwidth, format_seconds, format_share
 
+BUSY_WORKERS = 0.2
+"""Of a worker's life: waiting for a task, below which the workers limit the loader and not who receives [fraction]."""
 _LEAST_SHARE = 0.01
 """Of the step: less is no rung of its own [fraction]."""
 
@@ -32,20 +34,24 @@ def build_ladder(evidence: Evidence) -> list[Rung]:
         if step is not None and not loop.whole_epochs:
             detail += ", epoch edges left out"
     rungs.append(Rung(stage=Stage.LOOP, samples_per_s=loop.samples_per_s if loop else None, detail=detail))
-    return _mark_lowest(rungs)
+    return _mark_lowest(rungs, evidence)
 
 
-def _mark_lowest(rungs: list[Rung]) -> list[Rung]:
+def _mark_lowest(rungs: list[Rung], evidence: Evidence) -> list[Rung]:
     candidates = [r for r in rungs if r.samples_per_s is not None and r.stage is not Stage.LOOP]
     if not candidates:
         return rungs
     lowest = min(candidates, key=lambda r: r.samples_per_s.value if r.samples_per_s else float("inf"))
     # The loader as a whole is as slow as its slowest part: name the part where it explains the whole.
     if lowest.stage is Stage.LOADER and lowest.samples_per_s is not None:
+        other = {Stage.LOADER, Stage.STEP, Stage.COMMUNICATION}
+        costs = evidence.costs
+        if costs is not None and evidence.workers and costs.idle_share < BUSY_WORKERS:
+            other.add(Stage.TRANSPORT)  # receiving then waits for a busy worker to pass its descriptors on
         near = [
             r
             for r in candidates
-            if r.stage not in (Stage.LOADER, Stage.STEP, Stage.COMMUNICATION)
+            if r.stage not in other
             and r.samples_per_s is not None
             and r.samples_per_s.value <= 1.15 * lowest.samples_per_s.value
         ]
@@ -107,7 +113,7 @@ def _worker_rungs(evidence: Evidence) -> list[Rung]:
             continue
         cpu = max(0.0, seconds - blocked)
         # Each worker does one batch at a time; CPU work cannot use more cores than there are.
-        per_batch = max(seconds / workers, cpu / evidence.cores)
+        per_batch = max(seconds / workers, cpu / evidence.worker_cores)
         rate = samples / per_batch
         rungs.append(
             Rung(

@@ -159,4 +159,5 @@ def _worker_costs(loader: LoaderRun) -> tuple[float, float]:
     assert workers is not None
     samples = _worker_samples(loader)
     cpu = sum(workers.fetch_cpu_s) + sum(workers.collate_cpu_s) + sum(workers.other_cpu_s)
+    cpu += sum(workers.child_cpu_s)
     return cpu / samples, (sum(workers.fetch_wall_s) + sum(workers.collate_wall_s)) / samples

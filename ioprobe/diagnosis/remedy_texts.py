@@ -55,6 +55,12 @@ FOR_FINDING: dict[str, RemedyText] = {
         " worker_init_fn",
         "the training host has at least num_workers times the threads in cores",
     ),
+    "pinned": RemedyText(
+        "IO609",
+        "let the workers use all cores of the job: no os.sched_setaffinity in worker_init_fn, 'taskset -c' and cpuset"
+        " wide enough, OMP_PROC_BIND and KMP_AFFINITY unset (a library may bind whoever imports it)",
+        "the other cores are kept for something that needs them more",
+    ),
     "too-many-workers": RemedyText(
         "IO101",
         "use about as many workers as there are usable cores",

@@ -227,6 +227,12 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     seconds = costs.collate_s if stage is Stage.COLLATE else costs.fetch_s.get(stage or Stage.DECODE, 0.0)
     frame = costs.hottest.get(stage) if stage else None
     place = place_of(frame)
+    if costs.on_processes and stage in (Stage.DECODE, Stage.TRANSFORM):
+        computed, have = format_seconds(costs.process_cpu_s / per), "shares" if e.workers == 1 else "share"
+        return (
+            f"{what} takes {format_seconds(seconds / per)} a sample{place}, with {computed} of CPU in processes that "
+            f"the workers wait for, and {workers} {have} {e.cores:g} cores with them"
+        )
     return (
         f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(1 - costs.blocked_share)} of the "
         f"worker's time is CPU, and {workers} {'has' if e.workers == 1 else 'share'} {e.cores:g} cores"

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 
 now = time.perf_counter
 """Monotonic, and on Linux the same in every process of the host [s]."""
 thread_cpu = time.thread_time
 process_cpu = time.process_time
+
+
+def children_cpu() -> float:
+    """Return the CPU of this process's children that have ended and were waited for, and of theirs [s].
+
+    Costs about 1 us.
+    """
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class _ProcFile:

@@ -24,6 +24,7 @@ FIELDS = (
     "collate_cpu_s",
     "collate_runq_s",
     "other_cpu_s",
+    "child_cpu_s",
     "put_s",
     "nbytes",
     "tensors",

@@ -132,6 +132,13 @@ LEAF_RULES: tuple[Rule, ...] = (
     ),
     _data("litdata decodes", Stage.DECODE, "litdata.streaming.serializers:* litdata.streaming.compression:*"),
     # Containers and files
+    Rule(
+        "waits for a process of its own",  # nearly always a decoder: ffmpeg, sox, gzip; who fetches so, says so
+        Stage.DECODE,
+        "subprocess:* asyncio.subprocess:*",
+        where="data",
+        weak=True,
+    ),
     _data(
         "tar",
         Stage.READ,
@@ -267,7 +274,9 @@ NAME_HINTS: tuple[Rule, ...] = (
 )
 
 # Their own waiting (``waiter.acquire()`` in Condition.wait) says nothing: what asked for it does.
-WAITING_MODULES = "threading:* queue:* multiprocessing.*:* concurrent.*:* asyncio*:* selectors:* socketserver:*"
+WAITING_MODULES = (
+    "threading:* queue:* multiprocessing.*:* concurrent.*:* asyncio*:* selectors:* socketserver:* subprocess:*"
+)
 
 # Where a thread that has nothing to do is found.
 IDLE_THREAD = (

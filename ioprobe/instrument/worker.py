@@ -15,7 +15,7 @@ from queue import Empty
 from typing import Any
 
 from ioprobe.instrument.batches import size_of
-from ioprobe.instrument.clocks import ReadCounter, RunQueue, now, process_cpu, thread_cpu
+from ioprobe.instrument.clocks import ReadCounter, RunQueue, children_cpu, now, process_cpu, thread_cpu
 from ioprobe.instrument.ring import STACKS_BYTES, Ring
 from ioprobe.instrument.stacks import StackSampler
 
@@ -57,6 +57,7 @@ class BatchClock:
         self._collated: tuple[float, float, float, float, float, float] | None = None
         self._begin()
         self._others_seen = process_cpu() - thread_cpu()
+        self._children_seen = children_cpu()
 
     def _begin(self) -> None:
         self._t0 = now()
@@ -65,6 +66,7 @@ class BatchClock:
         self._c0 = thread_cpu()
         if self._shared or self._rows == 0:  # what a worker read before its first batch is none of it
             self._count_reads()
+            self._children_seen = children_cpu()
 
     @property
     def counts_reads(self) -> bool:
@@ -110,7 +112,7 @@ class BatchClock:
         if self._rows < 4 or self._rows % 16 == 0:
             self._sizes = size_of(data)
         self._rows += 1
-        others = process_cpu() - thread_cpu()
+        others, children = process_cpu() - thread_cpu(), children_cpu()
         row = (
             float(index),
             self._t0,
@@ -122,12 +124,13 @@ class BatchClock:
             c2 - c1,
             collate_runq_s,
             max(0.0, others - self._others_seen),
+            max(0.0, children - self._children_seen),
             now(),
             float(self._sizes[0]),
             float(self._sizes[1]),
             *(read if self._io[0] >= 0 else (-1.0, -1.0)),
         )
-        self._others_seen = others
+        self._others_seen, self._children_seen = others, children
         self._collated = None
         self._ring.append(self._worker, row)
 

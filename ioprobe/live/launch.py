@@ -28,7 +28,7 @@ from ioprobe.live.metrics import MetricsFile
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.locked_folder import make_folder, sweep
-from ioprobe.probe.rows import worker_memory
+from ioprobe.probe.rows import worker_cores, worker_memory
 from ioprobe.run import Caveat, Failure, HostLoad, Run, Workload
 
 PHASES = ("observe", "cached", "drain")
@@ -108,6 +108,7 @@ def launch(request: Launch) -> Launched:
     for loader in run.loaders:
         loader.load = waiter.load
         loader.worker_pss_bytes = waiter.memory if loader.purpose == "baseline" else []
+        loader.worker_cores = waiter.worker_cores if loader.purpose == "baseline" else None
     if waiter.metrics is not None and waiter.metrics.error:
         text = f"the metrics file '{request.metrics_file}' could not be written to the end: {waiter.metrics.error}"
         run.caveats.append(Caveat("metrics-unwritten", text))
@@ -142,6 +143,7 @@ class _Waiter:
         self.request, self.folder = request, folder
         self.load: HostLoad | None = None
         self.memory: list[int] = []
+        self.worker_cores: int | None = None
         self.stopped = False
         self.metrics = MetricsFile(request.metrics_file, folder) if request.metrics_file is not None else None
         self._done_since: float | None = None
@@ -192,6 +194,7 @@ class _Waiter:
             iterators = [i for p in read_folder(self.folder) for i in p.iterators.values() if i.pids]
             if iterators:
                 self.memory = worker_memory(iterators[-1].pids)
+                self.worker_cores = worker_cores(iterators[-1].pids)
 
     def _end_if_asked(self, process: subprocess.Popen[bytes]) -> None:
         """A job that was told to stop and does not, is ended."""

@@ -100,7 +100,7 @@ def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
     return Profile(
         kind=facts.kind if settings is not None and facts.adaptable else "opaque",
         current=setting_of(settings, step, source),
-        cores=run.host.usable_cores,
+        cores=_cores(run, source, step),
         samples_per_batch=_samples_per_batch(source.main),
         batches_per_epoch=_epoch_length(source, facts),
         step=step,
@@ -111,6 +111,18 @@ def _base(run: Run, source: LoaderRun, facts: LoaderFacts) -> Profile:
         foreign_share=_foreign_share(source, run),
         n=len(source.main.wait_s) - skip,
     )
+
+
+def _cores(run: Run, source: LoaderRun, step: StepCosts) -> float:
+    """Return the cores that the loader has: the workers' own where they were bound to fewer than they could use.
+
+    Not where the step computes itself: the host's other cores are its own.
+    """
+    usable, bound = run.host.usable_cores, source.worker_cores
+    crew = source.settings.num_workers if source.settings is not None else 0
+    if bound is None or bound >= min(crew, usable) or step.cpu_s > 0.2 * step.mean_s:
+        return usable
+    return float(bound)
 
 
 def _foreign_share(source: LoaderRun, run: Run) -> float:

@@ -18,6 +18,7 @@ from ioprobe.model.contention import (
 )
 from ioprobe.model.fit import fit_correction, fit_second, fit_serial
 from ioprobe.model.handling import main_costs, mean_of, other_threads, shared_cpu_s, waits_for_own_threads
+from ioprobe.model.helpers import helper_cpu_s, in_line_s
 from ioprobe.model.predict import loader_rate
 from ioprobe.model.profile import Profile, Serial, Setting, StepCosts
 from ioprobe.model.rates import steady_start, throughput
@@ -58,11 +59,14 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         rows: Its rows.
         run: The run, whose further measurements tell what workers alone, or the main process, take.
     """
+    helpers = helper_cpu_s(source, run.loaders, base.cores)
     feed, threads = other_threads(rows, source)
-    rows, beside = waits_for_own_threads(rows, threads)
+    children = float(rows.child_cpu_s.mean())
+    in_line = in_line_s(rows, source, children, helpers, base.cores)
+    rows, beside = waits_for_own_threads(rows, threads + children + helpers, in_line)
     main = main_costs(source, rows, run.loaders, base.cores)
     crew = source.settings.num_workers if source.settings is not None else 0
-    with_others = company(rows, _others(source, run)) if crew > 1 else None
+    with_others = company(rows, _others(source, run, helpers)) if crew > 1 else None
     shards = delivered_by(source) if base.kind == "iterable" else None
     if shards is not None and max(shards) == GOES_ON:
         rows = rows.only(np.isin(rows.worker, [w for w, count in enumerate(shards) if count]))
@@ -94,7 +98,7 @@ def with_rows(base: Profile, source: LoaderRun, rows: Rows, run: Run) -> Profile
         batch_wall_s=float(np.mean(rows.put_s - rows.start_s)),
         seen_alone=with_others is not None,
     )
-    profile = _with_inline(profile, source, rows, run)
+    profile = _with_inline(profile, source, rows, run, helpers)
     if with_others is not None:
         profile = _with_contention(profile, rows, source, with_others)
     if not profile.adaptable:
@@ -135,12 +139,17 @@ def _measured(source: LoaderRun, shards: tuple[int, ...] | None) -> Estimate | N
     return throughput(source, edges=False, after_s=settled_s(source))
 
 
-def _others(source: LoaderRun, run: Run) -> list[Rows]:
+def _others(source: LoaderRun, run: Run, helpers_s: float) -> list[Rows]:
     """Rows of further measurements with workers; without them the main process makes batches another way."""
     found = [m for m in run.loaders if m is not source and m.name == source.name]
     found = [m for m in found if m.settings is not None and m.settings.num_workers and _alike_cached(m, source)]
     pairs = [(r, m) for m in found if (r := rows_of(m)) is not None]
-    return [waits_for_own_threads(r, other_threads(r, m)[1])[0] for r, m in pairs]
+    return [_own(r, other_threads(r, m)[1] + helpers_s) for r, m in pairs]
+
+
+def _own(rows: Rows, threads_s: float) -> Rows:
+    """Return rows with the waiting for the worker's own threads and processes as computing."""
+    return waits_for_own_threads(rows, threads_s + float(rows.child_cpu_s.mean()))[0]
 
 
 def _alike_cached(a: LoaderRun, b: LoaderRun) -> bool:
@@ -151,13 +160,13 @@ def _alike_cached(a: LoaderRun, b: LoaderRun) -> bool:
     return max(read) < LITTLE_BYTES or min(read) > 0.5 * max(read)
 
 
-def _with_inline(profile: Profile, source: LoaderRun, crowded: Rows, run: Run) -> Profile:
+def _with_inline(profile: Profile, source: LoaderRun, crowded: Rows, run: Run, helpers_s: float) -> Profile:
     """Add what a measurement without workers says: no shared memory is filled, no core is shared."""
     for m in run.loaders:
         inline = m.settings is not None and not m.settings.num_workers and m.failure is None and m.name == source.name
         rows = rows_of(m) if inline and m is not source and _alike_cached(m, source) else None
         if rows is not None and rows.size >= LEAST_ROWS:
-            cpu, blocked = like_for_like(crowded, rows)
+            cpu, blocked = like_for_like(crowded, _own(rows, helpers_s))
             release = mean_of(m.main.release_s, 1)
             return replace(profile, inline_cpu_s=cpu, inline_blocked_s=blocked, inline_release_s=release)
     return profile

@@ -142,17 +142,21 @@ def _sending_s(source: LoaderRun) -> float:
     return life_s * threads.stages.get(Stage.TRANSPORT, 0) / main.samples
 
 
-def waits_for_own_threads(rows: Rows, threads_s: float) -> tuple[Rows, float]:
+def waits_for_own_threads(rows: Rows, threads_s: float, in_line_s: float = 0.0) -> tuple[Rows, float]:
     """Return the rows with the waiting for the worker's own threads as computing, and what those computed besides.
 
-    While a pool's threads work, the worker's main thread waits for them: that is one time, not two.
+    While a pool's threads work, the worker's main thread waits for them: that is one time, not two. The same holds of
+    processes that it starts.
 
     Args:
         rows: As measured by the workers' main threads.
-        threads_s: CPU of their other threads per batch [s].
+        threads_s: CPU of their other threads and of their processes per batch [s].
+        in_line_s: Time per batch for which those only waited for a core [s].
     """
     waited = np.minimum(threads_s, rows.fetch_blocked_s)
-    found = replace(rows, fetch_cpu_s=rows.fetch_cpu_s + waited, fetch_blocked_s=rows.fetch_blocked_s - waited)
+    rest = rows.fetch_blocked_s - waited
+    rest = rest * max(0.0, 1 - in_line_s / max(1e-9, float(rest.mean())))
+    found = replace(rows, fetch_cpu_s=rows.fetch_cpu_s + waited, fetch_blocked_s=rest)
     beside = threads_s - float(waited.mean())
     # They end before the batch does, so they never take longer than it.
     return found, min(beside, BESIDE * float((rows.cpu_s + rows.blocked_s).mean()))

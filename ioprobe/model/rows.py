@@ -38,6 +38,7 @@ class Rows:
     collate_cpu_s: Floats
     collate_blocked_s: Floats
     other_cpu_s: Floats
+    child_cpu_s: Floats
     crowd: Floats
     """Mean number of other workers at work while the batch was made."""
     overhead_s: float
@@ -78,6 +79,7 @@ _COLUMNS = (
     "collate_cpu_s",
     "collate_blocked_s",
     "other_cpu_s",
+    "child_cpu_s",
     "crowd",
 )
 NDMask = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -117,6 +119,7 @@ def rows_of(source: LoaderRun) -> Rows | None:
         collate_cpu_s=collate_cpu,
         collate_blocked_s=_blocked(collate, collate_cpu, _column(table.collate_runq_s, n)),
         other_cpu_s=_column(table.other_cpu_s, n),
+        child_cpu_s=_column(table.child_cpu_s, n),
         crowd=_crowd(worker, start, put),
         overhead_s=_overhead(table, worker, start, put, fetch + collate),
         first=first,

@@ -24,7 +24,7 @@ from ioprobe.probe.enough import is_narrow, is_too_little
 from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
 from ioprobe.probe.pace import DevicePace
-from ioprobe.probe.rows import align, busy_s, start_times, worker_batches, worker_memory, worker_stacks
+from ioprobe.probe.rows import align, busy_s, start_times, worker_batches, worker_cores, worker_memory, worker_stacks
 from ioprobe.probe.segments import remove_segments
 from ioprobe.probe.stacks import stack_shares
 from ioprobe.probe.together import Pacer
@@ -95,6 +95,7 @@ class LoopMeter:
         self._begin = now()
         self._sizes: list[tuple[int, int]] = []
         self._memory: list[int] = []
+        self._worker_cores: int | None = None
         self._aside: threading.Thread | None = None
         self._load = LoadMeter()
         self._device_before: int | None = None
@@ -267,12 +268,14 @@ class LoopMeter:
             self._aside.join()
         if not self._memory:
             self._memory = worker_memory(self._pids())
+            self._worker_cores = worker_cores(self._pids())
 
     def _look_aside(self) -> None:
         """Look at the workers' memory and the host's load beside the loop: it takes 30 ms, which belong to no batch."""
         if self._sampler:
             self._sampler.skip.add(threading.get_ident())
         self._memory = worker_memory(self._pids())
+        self._worker_cores = worker_cores(self._pids())
         self._load.sample()
 
     def _needs_more(self, elapsed: float) -> bool:
@@ -362,6 +365,7 @@ class LoopMeter:
             worker_start_s=starts,
             worker_init_s=inits,
             worker_pss_bytes=self._memory,
+            worker_cores=self._worker_cores,
             batch_bytes=sizes[len(sizes) // 2][0] or None,
             batch_tensors=sizes[len(sizes) // 2][1],
             stacks=stack_shares(worker_stacks(traces), named_rows(self._sampler.encode()) if self._sampler else []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ def worker_batches(rows: list[dict[str, float]], begin_s: float) -> WorkerBatche
         collate_cpu_s=[r["collate_cpu_s"] for r in rows],
         collate_runq_s=[r["collate_runq_s"] for r in rows],
         other_cpu_s=[r["other_cpu_s"] for r in rows],
+        child_cpu_s=[r["child_cpu_s"] for r in rows],
         put_s=[r["put_s"] - begin_s for r in rows],
         nbytes=[int(r["nbytes"]) for r in rows],
         read_bytes=[int(r["read_bytes"]) for r in rows],
@@ -86,6 +88,17 @@ def worker_stacks(traces: list[IteratorTrace]) -> list[Any]:
             except ValueError:  # a worker was killed while it wrote
                 continue
     return found
+
+
+def worker_cores(pids: list[int]) -> int | None:
+    """Return how many cores the CPU masks of processes allow, all together; None where that is not known."""
+    cores: set[int] = set()
+    for pid in pids:
+        try:
+            cores |= os.sched_getaffinity(pid)
+        except (AttributeError, OSError):  # no Linux, or the worker is gone
+            continue
+    return len(cores) or None
 
 
 def worker_memory(pids: list[int]) -> list[int]:

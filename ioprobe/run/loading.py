@@ -61,6 +61,9 @@ class WorkerBatches(msgspec.Struct, kw_only=True):
     collate_runq_s: list[float] = []
     other_cpu_s: list[float] = []
     """CPU of the worker's other threads while the batch was made: queue feeder, OpenMP, readers [s]."""
+    child_cpu_s: list[float] = []
+    """CPU of processes that the worker started and that ended before the batch was handed over, as a decoder called for
+    each clip [s]; empty in older files."""
     put_s: list[float] = []
     """When it was handed to the result queue [s since the measurement began]."""
     nbytes: list[int] = []
@@ -155,6 +158,8 @@ class LoaderRun(msgspec.Struct, kw_only=True):
     """From process start until each worker could take its first task [s]."""
     worker_pss_bytes: list[int] = []
     """Proportional memory of each worker near the end."""
+    worker_cores: int | None = None
+    """Cores that the workers' CPU masks allow, all workers together; None where not known."""
     batch_bytes: int | None = None
     """Median bytes of a batch."""
     batch_tensors: int | None = None

@@ -117,15 +117,17 @@ def _busy_facts(workers: WorkerBatches, since: float) -> dict[str, Any]:
     total = float(wall.sum())
     if total <= 0:
         return {}
+    # A worker that waits for a process of its own waits for a core's work.
+    children = float(np.asarray(workers.child_cpu_s)[keep].sum()) if workers.child_cpu_s else 0.0
     facts: dict[str, Any] = {
         "runq_share": float(runq.sum()) / total,
-        "blocked_share": max(0.0, 1 - float(cpu.sum() + runq.sum()) / total),
+        "blocked_share": max(0.0, 1 - (float(cpu.sum() + runq.sum()) + children) / total),
     }
     if workers.other_cpu_s and cpu.sum() > 0:
         other = float(np.asarray(workers.other_cpu_s)[keep].sum())
         facts["threads_per_worker"] = 1 + other / float(cpu.sum())
         facts["helper_cores"] = other / total
-        facts["wanted_cores"] = float(cpu.sum() + runq.sum() + other) / total
+        facts["wanted_cores"] = (float(cpu.sum() + runq.sum() + other) + children) / total
     return facts
 
 
