@@ -207,11 +207,12 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     if costs is None or seen is None:
         return f"{limit.value} limits the loader"
     per = max(1.0, seen.samples_per_batch)
-    workers = f"{e.workers} worker{'s' if e.workers != 1 else ''}"
+    one = e.workers <= 1
+    workers = f"{e.workers} worker{'' if one else 's'}" if e.workers else "the main process"
     if limit in (Limit.STORAGE_LATENCY, Limit.STORAGE_BANDWIDTH):
         text = (
-            f"a worker is blocked {format_seconds(costs.blocked_s / per)} a sample on reads "
-            f"({format_share(costs.blocked_share)} of its time)"
+            f"{'a worker' if e.workers else 'the main process'} is blocked {format_seconds(costs.blocked_s / per)} a "
+            f"sample on reads ({format_share(costs.blocked_share)} of its time)"
         )
         if e.scaling is not None:
             more = "brings next to nothing" if e.scaling.saturated else "scales"
@@ -219,7 +220,7 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
                 f"; going from {min(e.scaling.num_workers, e.workers)} to {max(e.scaling.num_workers, e.workers)} "
                 f"workers {more} ({format_count(e.scaling.ratio)}x)"
             )
-        return f"{text}; {'1 worker waits' if e.workers == 1 else f'{workers} wait'} at a time"
+        return f"{text}; {workers} wait{'s' if one else ''} at a time" if e.workers else text
     inside = limit is Limit.DECODE and costs.reads_on_cpu
     decode = Stage.READ if inside else Stage.DECODE
     stage = {Limit.DECODE: decode, Limit.TRANSFORM: Stage.TRANSFORM, Limit.COLLATE: Stage.COLLATE}.get(limit)
@@ -228,14 +229,15 @@ def worker_sentence(e: Evidence, limit: Limit) -> str:
     frame = costs.hottest.get(stage) if stage else None
     place = place_of(frame)
     if costs.on_processes and stage in (Stage.DECODE, Stage.TRANSFORM):
-        computed, have = format_seconds(costs.process_cpu_s / per), "shares" if e.workers == 1 else "share"
+        computed, have = format_seconds(costs.process_cpu_s / per), "shares" if one else "share"
         return (
             f"{what} takes {format_seconds(seconds / per)} a sample{place}, with {computed} of CPU in processes that "
             f"the workers wait for, and {workers} {have} {e.cores:g} cores with them"
         )
+    whose = "the worker's time" if e.workers else "the time to make it"
     return (
-        f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(1 - costs.blocked_share)} of the "
-        f"worker's time is CPU, and {workers} {'has' if e.workers == 1 else 'share'} {e.cores:g} cores"
+        f"{what} takes {format_seconds(seconds / per)} a sample{place}, {format_share(1 - costs.blocked_share)} of "
+        f"{whose} is CPU, and {workers} {'has' if one else 'share'} {e.cores:g} cores"
     )
 
 
