@@ -234,13 +234,14 @@ def test_a_run_is_judged_as_the_pipeline_with_its_target(capsys: pytest.CaptureF
     two = "[pipelines.train]\nnum_workers = 2\ntarget = 'train.py:make'\n[pipelines.val]\nnum_workers = 2\n"
     write(two + "target = 'val.py:make'\n[host]\ncores = 8\naccelerators = 0\n[budgets]\nstall_share = '20%'\n")
     run = coupled()
-    run.workload = msgspec.structs.replace(run.workload, target="val.py:make")
-    assert ioprobe(["check", "--run", save(run, "val.json")]) == 1
-    assert "stall_share [val]" in capsys.readouterr().out
+    for spelled in ("val.py:make", "./val.py:make", str(Path("val.py:make").resolve())):
+        run.workload = msgspec.structs.replace(run.workload, target=spelled)
+        assert ioprobe(["check", "--run", save(run, "val.json")]) == 1
+        assert "stall_share [val]" in capsys.readouterr().out
     run.workload = msgspec.structs.replace(run.workload, target="other.py:make")
     assert ioprobe(["check", "--run", save(run, "other.json")]) == 2
     out, err = capsys.readouterr()
-    assert "of train, val none has its target 'other.py:make'" in err
+    assert "none of train, val has its target 'other.py:make'" in err
     assert "--pipeline" in err
     assert not out
     assert ioprobe(["check", "--run", "other.json", "--pipeline", "train"]) == 1

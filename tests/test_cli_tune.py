@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,18 @@ def test_apply_refuses_where_two_pipelines_could_be_meant(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="pipelines a, b have the target"):
         apply_settings({"num_workers": 6}, "t.py:f", folder=tmp_path)
     assert path.read_text() == before
+
+
+def test_a_loader_without_settings_cannot_be_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.py").write_text("def batches():\n    while True:\n        yield [1, 2]\n")
+    assert ioprobe(["tune", f"{tmp_path / 'own.py'}:batches", "--budget", "5", "-q", "-o", str(tmp_path / "out")]) == 2
+    assert "cannot tune: the loader is no DataLoader" in capsys.readouterr().err
+
+
+def test_an_answer_that_is_no_file_is_not_waited_for(
+    tuned: tuple[int, dict[str, Any], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "tuning.json")
+    (tmp_path / "run.json").write_bytes((tuned[2] / "run" / "run.json").read_bytes())
+    assert ioprobe(["report", str(tmp_path)]) == 2
+    assert "is no file" in capsys.readouterr().err

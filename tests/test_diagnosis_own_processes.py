@@ -180,3 +180,13 @@ def test_thread_pools_of_workers_that_idle_are_not_to_blame(idle_s: float, named
     rows = worker_batches(200, workers=2, fetch_s=0.03, cpu_s=0.0005, runq_s=0.02, other_cpu_s=0.04, idle_s=idle_s)
     run = make_run(loop_wait_s=0.02, step_s=0.005, loader_cycle_s=0.025, worker=rows, stages=[stacks(read=100)])
     assert ("IO107" in [a.code for a in diagnose(run).advice]) is named
+
+
+def test_processes_that_do_not_compute_wait_for_storage_themselves() -> None:
+    run = pooled(0.15)
+    for measured in run.loaders:
+        measured.stacks = [stacks("main", wait=90, transform=10), stacks("thread", wait=280, transport=20)]
+    finished = diagnose(run)
+    assert finished.diagnosis.limiting_stage is Limit.STORAGE_LATENCY
+    assert "they wait themselves" in finished.diagnosis.evidence
+    assert [a.code for a in finished.advice] == ["IO616"]

@@ -8,7 +8,7 @@ from made_runs import main_batches, make_run, stacks, worker_batches
 from ioprobe.analysis import report_from_run
 from ioprobe.diagnosis.diagnose import diagnose
 from ioprobe.diagnosis.types import Verdict
-from ioprobe.run import Limit, LoaderRun, LoaderSettings, Run
+from ioprobe.run import Caveat, Limit, LoaderRun, LoaderSettings, Run
 
 
 def _sampler(step_s: float, wait_s: float) -> Run:
@@ -111,3 +111,24 @@ def test_more_workers_are_advised_only_where_they_were_not_seen_to_fail(cycle_s:
     run = _waiting()
     run.loaders.append(_second(1, cycle_s))
     assert advised in next(a for a in diagnose(run).advice if a.code == "IO614").action
+
+
+def test_a_pause_that_only_the_loader_alone_met_leaves_the_loop_undecided() -> None:
+    rows = worker_batches(60, workers=2, fetch_s=0.004, cpu_s=0.004, slow_every=50, slow_x=500.0)
+    run = make_run(loop_wait_s=0.001, step_s=0.02, loader_cycle_s=0.002, n=60, worker=rows)
+    assert diagnose(run).diagnosis.verdict is not Verdict.UNDECIDED
+    for place in (30, 58):
+        run.loaders[1].main.wait_s[place] = 2.0
+        run.loaders[1].main.call_s[place + 1 :] = [t + 2.0 for t in run.loaders[1].main.call_s[place + 1 :]]
+    found = diagnose(run).diagnosis
+    assert found.verdict is Verdict.UNDECIDED
+    assert "met no such pause" in found.evidence
+
+
+def test_loaders_that_are_read_in_step_get_no_promises() -> None:
+    run = _waiting()
+    assert any(a.code == "IO601" for a in diagnose(run).advice)
+    run.caveats.append(Caveat("lockstep-loaders", "the loop reads other loaders in step with this one"))
+    done = diagnose(run)
+    assert not any(a.settings for a in done.advice)
+    assert "several loaders in step" in done.diagnosis.reasons[0]

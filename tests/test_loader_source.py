@@ -46,6 +46,18 @@ def without_keywords():
     return DataLoader(Pooled(), batch_size=8)
 
 
+def drops_keywords(**options):
+    return DataLoader(Pooled(), batch_size=8)
+
+
+def by_name():
+    return {"train": DataLoader(Pooled()), "val": DataLoader(Pooled())}
+
+
+def pair():
+    return DataLoader(Pooled()), DataLoader(Pooled())
+
+
 shared = Pooled()
 
 
@@ -145,6 +157,21 @@ def test_a_supervisor_goes_on_in_a_new_process(tmp_path: Path) -> None:
             found = supervisor.measure(protocol.Measure(coupled=True, seconds=0.3, least_s=0.1, changes=changes))
             assert found.failure is None, found.failure
             assert len(found.main.wait_s) >= 8
+
+
+def test_settings_that_a_factory_takes_and_drops_are_set_all_the_same(tmp_path: Path) -> None:
+    settings = source(tmp_path, "drops_keywords", num_workers=2, batch_size=4, prefetch_factor=3).facts.settings
+    assert settings is not None
+    assert (settings.num_workers, settings.batch_size, settings.prefetch_factor) == (2, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("by_name", "a dict of DataLoaders"), ("pair", "a tuple of DataLoaders"), ("Pooled", "a dataset of type Pooled")],
+)
+def test_what_holds_loaders_or_samples_is_no_loader_of_batches(tmp_path: Path, name: str, what: str) -> None:
+    with pytest.raises(TargetError, match=f"{what}.*expected (one|a) DataLoader or an iterable of batches"):
+        source(tmp_path, name)
 
 
 def test_a_factory_that_works_only_once_says_so(tmp_path: Path) -> None:

@@ -149,6 +149,17 @@ def test_other_measuring_commands_end_alike(
     assert list(place.rglob("run.json")) == []
 
 
+def test_an_ending_of_tune_keeps_what_was_measured(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _signal_when(monkeypatch, "the loader alone", INT)
+    assert run(["tune", f"{FAULTS}:healthy", "--step-ms", "1", "--budget", "8", "-o", "out"]) == 130
+    kept = load(place / "out")
+    assert not kept.complete
+    assert [m.coupled for m in kept.loaders] == [True]
+    assert f"is in {Path('out') / 'run.json'}" in capsys.readouterr().err
+
+
 CHECKED = f"""
 [host]
 cores = 2

@@ -34,12 +34,16 @@ def kept(folder: Path) -> Tuning | None:
     from ioprobe.errors import RunFileError
 
     place = folder / NAME
+    if place.exists() and not place.is_file():  # a pipe would be waited for
+        raise RunFileError(f"'{place}' is no file", hint="tune again, or remove it")
     try:
         data = place.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunFileError(f"cannot read '{place}': {error.strerror}", hint="tune again") from None
+        raise RunFileError(
+            f"cannot read '{place}': {error.strerror}", hint="tune again, or remove it to see the measurements alone"
+        ) from None
     return loads(data, str(place))
 
 

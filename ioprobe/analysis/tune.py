@@ -30,7 +30,7 @@ from ioprobe.diagnosis.tuning import (
     measured_at,
     pooled,
 )
-from ioprobe.errors import IoprobeError, MeasureError
+from ioprobe.errors import IoprobeError, MeasureError, UsageError
 from ioprobe.model.calibrate import calibrate
 from ioprobe.model.company import setting_of
 from ioprobe.model.predict import predict
@@ -38,7 +38,7 @@ from ioprobe.model.profile import Prediction, Profile, Setting
 from ioprobe.model.search import Limits, SearchResult, Seen, search
 from ioprobe.probe import protocol
 from ioprobe.probe.supervise import Supervisor
-from ioprobe.run import Caveat, LoaderRun, Run
+from ioprobe.run import Caveat, Failure, LoaderRun, Run
 from ioprobe.stats import Estimate
 
 Progress = Callable[[str, float, float], None]
@@ -70,8 +70,8 @@ class TuneOptions:
     """Of each setting of the grid."""
 
 
-def tune(request: Request, options: TuneOptions, *, progress: Progress | None = None) -> tuple[Run, Tuning]:
-    """Return the run and what it says of the settings to use.
+def tune(request: Request, options: TuneOptions, *, progress: Progress | None = None) -> tuple[Run, Tuning | None]:
+    """Return the run and what it says of the settings to use; no answer where it was interrupted, but the run.
 
     Raises:
         TargetError: the loader or the step cannot be made.
@@ -81,6 +81,12 @@ def tune(request: Request, options: TuneOptions, *, progress: Progress | None = 
     tuner = _Tuner(request, options, run, progress or (lambda text, done, of: None))
     try:
         return run, tuner.tune()
+    except KeyboardInterrupt:
+        run.complete = False
+        run.failures.append(
+            Failure(phase="tune", kind="interrupted", message=f"interrupted while measuring: {tuner.text}")
+        )
+        return run, None
     finally:
         tuner.supervisor.retire()
 
@@ -139,7 +145,12 @@ class _Tuner:
     def _load(self) -> None:
         request = self.request
         self.show(self.text, 0.0, 0.0)
-        self.run.facts = self.supervisor.load(load_command(request))
+        facts = self.run.facts = self.supervisor.load(load_command(request))
+        if facts.settings is None:
+            raise UsageError(
+                "cannot tune: the loader is no DataLoader and holds none, so it has no settings",
+                hint="'ioprobe analyze' tells what limits it",
+            )
         self.begun = time.monotonic()
 
     def _measure(self, text: str, seconds: float, *, coupled: bool, purpose: str, **changes: Any) -> LoaderRun:

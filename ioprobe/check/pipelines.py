@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,21 +152,22 @@ def _names(request: CheckRequest) -> list[str]:
 def _whose(run: Run, names: list[str], config: Config) -> str:
     """Return the pipeline that a run is of: the only one with its target."""
     target = run.workload.target
-    same = [name for name in names if target and target in _spellings(config.pipelines[name].target, config)]
+    same = [name for name in names if _is_of(target, config.pipelines[name], config)]
     if len(same) == 1:
         return same[0]
-    several = f"{len(same)} pipelines have its target" if same else f"none has its target '{target}'"
-    raise ConfigError(
-        f"a run is of one pipeline, and of {', '.join(same or names)} {several}", hint="name it with --pipeline"
-    )
+    several = f"{', '.join(same)} have its target" if same else f"none of {', '.join(names)} has its target"
+    raise ConfigError(f"a run is of one pipeline, and {several} '{target}'", hint="name it with --pipeline")
 
 
-def _spellings(target: str, config: Config) -> set[str]:
-    """Return how a run may name a pipeline's target: as its table does, from here, or from anywhere."""
-    place = located(target, config)
-    if "://" in target:
-        return {shown(target)}
-    return {target, place, str(Path(place).resolve())} if target else set()
+def _is_of(target: str, table: PipelineConfig, config: Config) -> bool:
+    """Whether a run's target, spelled from wherever it was measured, is that of a pipeline's table."""
+    if not target or not table.target:
+        return False
+    if "://" in target or "://" in table.target:
+        return target == shown(table.target)
+    place = str(Path(located(table.target, config)).resolve())
+    known = os.path.normpath(target)
+    return known in (table.target, place) or place.endswith(f"/{known.lstrip('./')}")
 
 
 def _learn(request: CheckRequest, name: str, table: PipelineConfig, say: Progress) -> _Known:

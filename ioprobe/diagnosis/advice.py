@@ -25,6 +25,7 @@ _NOT_THE_STAGE = {
     "idle-workers",
     "epoch-edges",
     "own-processes",
+    "own-processes-wait",
 }
 """Findings after which advice about the limiting stage itself would lead away from the cause."""
 _FOR_SPEED = {"IO104", "IO106"}

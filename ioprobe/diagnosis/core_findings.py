@@ -6,7 +6,7 @@ from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.fetch_limits import fetch_limit
 from ioprobe.diagnosis.finding import Finding
 from ioprobe.model.helpers import FULL
-from ioprobe.run import Limit
+from ioprobe.run import Limit, LoaderRun, Stage
 from ioprobe.units import format_seconds, format_share
 
 LEAST_POOL = 0.1
@@ -27,7 +27,11 @@ def own_processes(e: Evidence) -> Finding | None:
         return None
     main = e.alone.wait_cpu_share
     own = run.load.own_cores - main
-    if own < LEAST_OWN or main > 0.5 or e.threads_compute or not e.waits_for_data:
+    if main > 0.5 or not e.waits_for_data:
+        return None
+    if own < LEAST_OWN:
+        return _own_wait(e, run, max(0.0, own))
+    if e.threads_compute:
         return None
     others = f" (other processes use {run.load.other_cores:.1f})" if run.load.other_cores >= 0.2 else ""
     full = run.load.own_cores + run.load.other_cores >= FULL * e.cores
@@ -39,6 +43,28 @@ def own_processes(e: Evidence) -> Finding | None:
         f"processes that the loader started use {own:.1f} of {e.cores:g} cores, and the loop's own thread "
         f"{format_share(main)} of one: what those processes compute is what the loop waits for"
         + (f", and no core is left for more of them{others}" if full else ""),
+    )
+
+
+def _own_wait(e: Evidence, run: LoaderRun, own: float) -> Finding | None:
+    """The loop's own thread waits for others of the loader, and those do not compute: they wait, too."""
+    counts = dict.fromkeys(("main", "thread"), 0)
+    waits = busy = 0
+    for shares in run.stacks:
+        if shares.role in counts:
+            counts[shares.role] += shares.samples
+            idle = shares.stages.get(Stage.WAIT, 0)
+            waits += idle if shares.role == "main" else 0
+            busy += shares.samples - idle
+    if not counts["main"] or waits < 0.6 * counts["main"] or busy > 0.25 * sum(counts.values()):
+        return None
+    return Finding(
+        "own-processes-wait",
+        Limit.STORAGE_LATENCY,
+        False,
+        0.6,
+        f"the loop's own thread waits for processes or threads of the loader, which use {own:.1f} of {e.cores:g} "
+        "cores: they wait themselves, for storage or a network",
     )
 
 

@@ -84,6 +84,8 @@ def _doubt(e: Evidence, here: Prediction | None) -> str:
     """Say so where the model, calibrated from the loader alone, is far from the measured loop; '' where it is near."""
     if e.loop is None or here is None:
         return ""
+    if any(caveat.code == "lockstep-loaders" for caveat in e.run.caveats):
+        return "the loop reads several loaders in step: what other settings of one of them bring is not predicted"
     seen = e.loop.samples_per_s
     said = as_counted(here, e).samples_per_s.value
     if 0.7 * seen.value <= said <= 1.4 * seen.value or seen.low <= said <= seen.high:

@@ -131,6 +131,12 @@ FOR_FINDING: dict[str, RemedyText] = {
         "start more of the loader's own processes, or a DataLoader with num_workers in their place: cores are free",
         "they wait for storage, or for one another, and not for a core",
     ),
+    "own-processes-wait": RemedyText(
+        "IO616",
+        "keep more requests in flight: more processes or threads of the loader's own, or a DataLoader with num_workers"
+        " in their place; or make fewer and larger ones",
+        "the storage serves one request at a time: then only packing helps",
+    ),
     "own-processes-fill-cores": RemedyText(
         "IO616",
         "let the loader's own processes compute less: smaller or pre-processed data, a faster decoder, whole arrays"

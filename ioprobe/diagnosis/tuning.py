@@ -97,12 +97,16 @@ def loads(data: bytes, name: str) -> Tuning:
         found = msgspec.json.decode(data, type=Tuning)
         wrong = complaint(found)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunFileError(f"'{name}' is damaged: {error}", hint="tune again") from None
+        raise RunFileError(
+            f"'{name}' is damaged: {error}", hint="tune again, or remove it to see the measurements alone"
+        ) from None
     if found.schema > TUNING_SCHEMA:
         raise RunFileError(f"'{name}' has schema {found.schema}; this ioprobe reads {TUNING_SCHEMA}", hint="upgrade")
     wrong = wrong or _incomplete(found)
     if wrong is not None:
-        raise RunFileError(f"'{name}' is damaged: {wrong}", hint="tune again")
+        raise RunFileError(
+            f"'{name}' is damaged: {wrong}", hint="tune again, or remove it to see the measurements alone"
+        )
     return found
 
 

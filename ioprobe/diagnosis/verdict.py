@@ -70,7 +70,25 @@ def _decide(e: Evidence, findings: list[Finding]) -> Decision:
             f"only {e.loop.n} steady batches were seen and the stall share lies between "
             f"{format_share(e.loop.stall_share.low)} and {format_share(e.loop.stall_share.high)}",
         )
+    pause = _pause_not_met(e)
+    if pause:
+        return Verdict.UNDECIDED, None, pause
     return _from_loop(e, findings)
+
+
+def _pause_not_met(e: Evidence) -> str:
+    """Say so where the loader alone paused for longer than its queue covers, and the loop was too short to; else ''."""
+    alone, loop = e.alone, e.loop
+    if alone is None or loop is None or e.settings is None:
+        return ""
+    covered_s = 2 * max(1, e.settings.depth) * loop.cycle_s
+    rare = alone.samples_per_s.relative_halfwidth > 0.5 and alone.wait_in_bursts > 0.5
+    if not rare or alone.wait_p99_s < covered_s or loop.wait_p99_s > 0.5 * alone.wait_p99_s:
+        return ""
+    return (
+        f"the loader alone paused for {format_seconds(alone.wait_p99_s)} within {alone.n} batches, and the {loop.n} "
+        f"batches of the loop met no such pause: what it costs is not known; give it more time (--seconds)"
+    )
 
 
 def _outruns_both(e: Evidence) -> bool:

@@ -115,11 +115,42 @@ def _call(factory: Callable[..., Any], target: str, options: dict[str, Any]) -> 
             f"the factory '{target}' returned {what}; expected a DataLoader or an iterable of batches",
             hint="return the loader from the function",
         )
+    _refuse_what_holds_loaders(loader, target)
+    if is_dataloader(loader):
+        later |= _unheeded(loader, options)
     if later:
         if not is_dataloader(loader):
             raise UsageError(f"the factory '{target}' takes no keyword {', '.join(later)} and returned no DataLoader")
         loader = rebuild(loader, **later)
     return loader
+
+
+def _unheeded(loader: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a factory was given and made no use of, as one that takes any keyword and drops it."""
+    has = settings_of(loader)
+    names = ["num_workers", *(["prefetch_factor"] if options.get("num_workers", has.num_workers) else [])]
+    names += ["batch_size"] if has.batch_size is not None else []
+    return {n: options[n] for n in names if options.get(n) is not None and options[n] != getattr(has, n)}
+
+
+def _refuse_what_holds_loaders(loader: Any, target: str) -> None:
+    """Raise where iterating gives loaders, their names or single samples instead of batches."""
+    from torch.utils.data import Dataset
+
+    held: list[Any] = []
+    if isinstance(loader, (list, tuple, Mapping)):
+        held = list(loader.values()) if isinstance(loader, Mapping) else list(loader)
+    if any(is_dataloader(one) for one in held):
+        what = f"a {type(loader).__name__} of DataLoaders"
+        raise TargetError(
+            f"the factory '{target}' returned {what}; expected one DataLoader or an iterable of batches",
+            hint="name a function that returns one of them",
+        )
+    if isinstance(loader, Dataset) and not hasattr(loader, "__iter__"):
+        raise TargetError(
+            f"'{target}' is a dataset of type {type(loader).__name__}; expected a DataLoader or an iterable of batches",
+            hint="name a function that returns torch.utils.data.DataLoader(dataset, ...)",
+        )
 
 
 def _builtin(url: str) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ioprobe_cli.exits import EXIT_PASSED
+from ioprobe_cli.exits import EXIT_INTERRUPTED, EXIT_PASSED
 from ioprobe_cli.output import format_option, output_folder_option, quiet_option
 from ioprobe_cli.target_options import LoaderOptions, StepOptions, hang_options, loader_options, step_options
 
@@ -106,7 +106,12 @@ def command(
     options = TuneOptions(budget_s=budget_s, max_workers=max_workers, ranks_per_host=ranks_per_host, grid=grid)
     with progress(quiet=quiet) as show:
         run, found = tune(request, options, progress=show)
-        path, _ = save(run, folder)
+        path = save(run, folder)[0] if found is not None or run.loaders else None
+    if found is None:
+        click.echo(
+            "Interrupted: " + (f"what was measured so far is in {path}" if path else "nothing was measured"), err=True
+        )
+        return EXIT_INTERRUPTED
     from msgspec.structs import replace
 
     found = replace(found, run=str(path))
