@@ -29,8 +29,10 @@ def stalling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproc
     folder = tmp_path_factory.mktemp("stalling")
     command = [sys.executable, "-m", "ioprobe_cli", "loader", f"{FAULTS}:storage_stalls", "--seconds", "8", "-o", "out"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        yield process, folder
-        process.terminate()
+        try:
+            yield process, folder
+        finally:
+            process.terminate()
 
 
 def test_credentials_never_reach_the_run_file(s3_port: int) -> None:
