@@ -88,6 +88,27 @@ def mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     return ratio(values, np.ones(np.size(np.asarray(values))), confidence)
 
 
+def mean_of_rounds(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+    """Return the mean of a few values that are each a round of their own, with Student's interval.
+
+    Batches in a row resemble each other, so intervals elsewhere rest on blocks of them; a round has its blocks in it.
+
+    Raises:
+        ValueError: there are no values.
+
+    >>> mean_of_rounds([52.0, 64.0, 53.0, 50.0, 49.0, 45.0, 45.0, 46.0]).low > 40
+    True
+    """
+    rounds = np.asarray(values, dtype=np.float64)
+    if rounds.size == 0:
+        raise ValueError("there are no values")
+    value = float(rounds.mean())
+    if rounds.size < 2:
+        return Estimate(value, value, value, 1)
+    half = _t_quantile(rounds.size - 1, confidence) * float(rounds.std(ddof=1)) / math.sqrt(rounds.size)
+    return Estimate(value, value - half, value + half, int(rounds.size))
+
+
 def ratio(numerator: ArrayLike, denominator: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """Return sum(numerator) / sum(denominator) with a batch-means interval (delta method).
 

@@ -360,7 +360,8 @@ def caveats(run: Run) -> list[Caveat]:
         found.append(
             Caveat(
                 "other-load",
-                f"other processes used {foreign:.1f} of {evidence.cores:g} cores while this was measured",
+                f"other processes used {foreign:.1f} cores while this was measured, and this job may use "
+                f"{evidence.cores:g}",
                 "measure again on a quiet host; 'ioprobe doctor' shows what runs",
             )
         )

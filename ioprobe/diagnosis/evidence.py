@@ -287,7 +287,7 @@ def saved_without_sync(run: StepRun) -> Estimate | None:
     sync = run.sync
     if sync is None or len(sync.with_s) < 2 or len(sync.with_s) != len(sync.without_s):
         return None
-    return stats.mean(np.subtract(sync.with_s, sync.without_s))
+    return stats.mean_of_rounds(np.subtract(sync.with_s, sync.without_s))
 
 
 def _clipped(share: Estimate) -> Estimate:

@@ -56,7 +56,7 @@ def _startup(e: Evidence) -> Finding | None:
     edges = run.epoch_edges_s if run else []
     mean = sum(edges) / len(edges) if edges else 0.0
     text = (
-        f"workers start again for each of {loop.whole_epochs} epochs: the first batch of an epoch takes "
+        f"workers start again for {_epochs(loop.whole_epochs)}: the first batch of an epoch takes "
         f"{format_seconds(mean)}, {format_share(loop.edge_share)} of the time"
     )
     crowd = e.workers >= 4 * e.cores
@@ -67,6 +67,10 @@ def _startup(e: Evidence) -> Finding | None:
         min(0.97, loop.edge_share / max(1e-9, loop.stall_share.value)),
         text + (f"; {e.workers} workers share {e.cores:g} cores" if crowd else ""),
     )
+
+
+def _epochs(count: int) -> str:
+    return "each epoch" if count == 1 else f"each of {count} epochs"
 
 
 def _epoch_sampler(e: Evidence) -> Finding | None:
@@ -106,7 +110,8 @@ def _epoch_edges(e: Evidence) -> Finding | None:
         False,
         0.6 * loop.edge_share / loop.stall_share.value,
         f"the queue is empty when an epoch begins: its first batch takes {format_seconds(mean)}, "
-        f"{format_share(loop.edge_share)} of the time over {loop.whole_epochs} epochs",
+        f"{format_share(loop.edge_share)} of the time over {loop.whole_epochs} epoch"
+        f"{'' if loop.whole_epochs == 1 else 's'}",
     )
 
 
