@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ioprobe.model.simulate import System, Trace, simulate
@@ -65,6 +65,8 @@ def test_every_task_is_delivered_once(system: System) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(systems())
+# The last batch handed over is the 61st task: what computed is not what the first sixty compute.
+@example(System(2, (((0.015625, 0.0, 0.0), (0.0078125, 0.03125, 0.0)),), prefetch_factor=1, in_order=False, cores=4.0))
 def test_work_is_conserved(system: System) -> None:
     trace = replay(system)
     length = len(system.rows[0])

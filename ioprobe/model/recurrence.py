@@ -105,7 +105,7 @@ def replay(system: System, batches: int) -> Trace:
     back = np.array(returns)
     finished = np.sort(np.array(finish_times))
     level = np.searchsorted(finished, back, side="right") - np.arange(batches)
-    cpu = float(sum(s.rows[0][i % len(s.rows[0])][0] for i in range(batches)))
+    cpu = float(sum(s.rows[0][i % len(s.rows[0])][0] for i in order))
     cpu += batches * (s.feed_cpu_s + s.share_cpu_s + s.receive_cpu_s + s.dispatch_cpu_s + s.release_s)
     return Trace(
         np.array(calls[:batches]),
