@@ -29,7 +29,8 @@ from ioprobe.instrument.facts import loader_facts, settings_of
 from ioprobe.model.calibrate import calibrate, slow_step_s
 from ioprobe.probe.host import measure_host
 from ioprobe.probe.load import LoadMeter
-from ioprobe.probe.loop import LoopMeter, shut_down
+from ioprobe.probe.loader_source import shut_down
+from ioprobe.probe.loop import LoopMeter
 from ioprobe.probe.step import EmulatedStep
 from ioprobe.run import LoaderRun, Run, dumps, loads
 from ioprobe.run import Workload as Asked

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ioprobe.instrument.hooks import Recorder, install
 from ioprobe.instrument.stacks import StackSampler
-from ioprobe.probe.loop import shut_down
+from ioprobe.probe.loader_source import shut_down
 from ioprobe.stats import bootstrap_ratio
 
 

@@ -24,7 +24,8 @@ from ioprobe.instrument.ring import FIELDS, Ring
 from ioprobe.instrument.stacks import StackSampler, named_rows
 from ioprobe.instrument.worker import BatchClock, WorkerEntry
 from ioprobe.probe.failures import failure_of
-from ioprobe.probe.loop import LoopMeter, shut_down
+from ioprobe.probe.loader_source import shut_down
+from ioprobe.probe.loop import LoopMeter
 
 
 class Squares(Dataset[torch.Tensor]):

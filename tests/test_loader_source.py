@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from ioprobe.errors import TargetError  # noqa: E402
 from ioprobe.probe import protocol  # noqa: E402
-from ioprobe.probe.loader_source import LoaderSource, Spoiled  # noqa: E402
-from ioprobe.probe.loop import LoopMeter, shut_down  # noqa: E402
+from ioprobe.probe.loader_source import LoaderSource, Spoiled, shut_down  # noqa: E402
+from ioprobe.probe.loop import LoopMeter  # noqa: E402
 from ioprobe.probe.supervise import Supervisor  # noqa: E402
 
 MADE = """

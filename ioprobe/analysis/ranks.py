@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from ioprobe.analysis.caveats import caveats
 from ioprobe.analysis.curve import measure_curve
 from ioprobe.analysis.request import Request
-from ioprobe.analysis.session import Alone, Progress, Session, caveats, new_run, to_verify
+from ioprobe.analysis.session import Alone, Progress, Session, new_run, to_verify
 from ioprobe.analysis.team import Departure, Hello, PeerGone, Team
 from ioprobe.diagnosis.diagnose import diagnose
 from ioprobe.diagnosis.ranks import duplicate_reads, leading

@@ -48,15 +48,11 @@ def own_processes(e: Evidence) -> Finding | None:
 
 def _own_wait(e: Evidence, run: LoaderRun, own: float) -> Finding | None:
     """The loop's own thread waits for others of the loader, and those do not compute: they wait, too."""
-    counts = dict.fromkeys(("main", "thread"), 0)
-    waits = busy = 0
-    for shares in run.stacks:
-        if shares.role in counts:
-            counts[shares.role] += shares.samples
-            idle = shares.stages.get(Stage.WAIT, 0)
-            waits += idle if shares.role == "main" else 0
-            busy += shares.samples - idle
-    if not counts["main"] or waits < 0.6 * counts["main"] or busy > 0.25 * sum(counts.values()):
+    seen = [shares for shares in run.stacks if shares.role in ("main", "thread")]
+    main = sum(shares.samples for shares in seen if shares.role == "main")
+    waits = sum(shares.stages.get(Stage.WAIT, 0) for shares in seen if shares.role == "main")
+    busy = sum(shares.samples - shares.stages.get(Stage.WAIT, 0) for shares in seen)
+    if not main or waits < 0.6 * main or busy > 0.25 * sum(shares.samples for shares in seen):
         return None
     return Finding(
         "own-processes-wait",

@@ -13,6 +13,8 @@ from ioprobe.stats import Floats
 _FETCH_STAGES = (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.LOCK)
 _COMPUTING = (Stage.DECODE, Stage.TRANSFORM)
 _FEWEST_STACKS = 12
+BUSY_WORKERS = 0.2
+"""Of a worker's life: waiting for a task, below which the workers limit the loader and not who receives [fraction]."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from ioprobe import stats
 from ioprobe.diagnosis.costs import WorkerCosts, worker_costs
 from ioprobe.diagnosis.steady import Steady, steady
-from ioprobe.model.helpers import FULL, helper_cpu_s
+from ioprobe.model.helpers import FULL, helper_cpu_s, threads_compute
 from ioprobe.run import Failure, LoaderFacts, LoaderRun, LoaderSettings, Run, StackShares, Stage, StepRun
 from ioprobe.stats import Estimate
 from ioprobe.units import format_seconds, format_share
@@ -165,13 +165,7 @@ class Evidence:
     def threads_compute(self) -> bool:
         """Whether threads of the main process, beside the one that trains, were seen at work and not waiting."""
         run = self.run.loop() or self.run.loader_alone()
-        if run is None:
-            return False
-        main = sum(s.samples for s in run.stacks if s.role == "main")
-        threads = [s for s in run.stacks if s.role == "thread"]
-        idle = (Stage.WAIT, Stage.LOCK)
-        busy = sum(n for s in threads for stage, n in s.stages.items() if stage not in idle)
-        return main > 0 and busy > 0.1 * main
+        return run is not None and threads_compute(run)
 
     @property
     def main_alone(self) -> StackShares | None:

@@ -17,7 +17,7 @@ from ioprobe.diagnosis.core_findings import (
     thread_pools,
     too_many_workers,
 )
-from ioprobe.diagnosis.costs import place_of
+from ioprobe.diagnosis.costs import BUSY_WORKERS, place_of
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.fetch_limits import fetch_limit
 from ioprobe.diagnosis.finding import LAYOUT_FINDINGS, Finding
@@ -203,7 +203,7 @@ def _transport(e: Evidence) -> Finding | None:
         return None
     # Workers that never run out of work are the limit themselves: receiving then mostly waits for a busy worker to
     # pass its descriptors on.
-    if costs is not None and costs.idle_share < 0.2 and loop_release < 0.2:
+    if costs is not None and costs.idle_share < BUSY_WORKERS and loop_release < 0.2:
         return None
     run = e.run.loader_alone()
     size = run.batch_bytes if run else None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
+from ioprobe.diagnosis.costs import BUSY_WORKERS
 from ioprobe.diagnosis.evidence import Evidence
 from ioprobe.diagnosis.types import Rung
 from ioprobe.run import Stage
 from ioprobe.stats import Estimate
 from ioprobe.units import format_bandwidth, format_seconds, format_share
 
-BUSY_WORKERS = 0.2
-"""Of a worker's life: waiting for a task, below which the workers limit the loader and not who receives [fraction]."""
 _LEAST_SHARE = 0.01
 """Of the step: less is no rung of its own [fraction]."""
 

@@ -56,7 +56,7 @@ def _unexplained(source: LoaderRun) -> tuple[float, float, float] | None:
     load, table, main = source.load, source.workers, source.main
     if source.coupled or load is None or table is None or not table.fetch_wall_s or not main.wait_s:
         return None
-    if abs(load.window_s - source.wall_s) > _SAME_WINDOW * source.wall_s or _threads_compute(source):
+    if abs(load.window_s - source.wall_s) > _SAME_WINDOW * source.wall_s or threads_compute(source):
         return None
     busy = sum(table.fetch_wall_s) + sum(table.collate_wall_s)
     cpu = sum(table.fetch_cpu_s) + sum(table.collate_cpu_s)
@@ -70,11 +70,11 @@ def _unexplained(source: LoaderRun) -> tuple[float, float, float] | None:
     return load.own_cores - known / window, (blocked - beside) / window, len(table.fetch_wall_s) / window
 
 
-def _threads_compute(source: LoaderRun) -> bool:
-    """Whether threads of the main process were seen at work: then it is they who use the cores."""
+def threads_compute(source: LoaderRun) -> bool:
+    """Whether threads of the main process, beside the one that trains, were seen at work and not waiting."""
     main = sum(s.samples for s in source.stacks if s.role == "main")
     busy = sum(n for s in source.stacks if s.role == "thread" for stage, n in s.stages.items() if stage not in _IDLE)
-    return busy > 0.1 * main
+    return main > 0 and busy > 0.1 * main
 
 
 def in_line_s(rows: Rows, source: LoaderRun, children_s: float, helpers_s: float, cores: float) -> float:

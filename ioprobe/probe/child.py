@@ -237,7 +237,7 @@ class Child:
             self.send("step", data=result)
 
     def _first_batch(self) -> Any:
-        from ioprobe.probe.loop import shut_down
+        from ioprobe.probe.loader_source import shut_down
 
         loader, _ = self._source.at({})
         try:

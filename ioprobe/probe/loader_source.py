@@ -160,3 +160,22 @@ def _builtin(url: str) -> Callable[..., Any]:
         return make_loader(url, **options)
 
     return build
+
+
+def shut_down(loader: Any) -> None:
+    """End a loader's workers now, instead of whenever the garbage collector comes by."""
+    for inner in find_dataloaders(loader):
+        iterator = getattr(inner, "_iterator", None)
+        if iterator is not None:
+            try:
+                iterator._shutdown_workers()
+            except Exception:  # the workers may be dead already; that is what we want
+                pass
+            inner._iterator = None
+    close = getattr(loader, "close", None)
+    if callable(close) and find_dataloaders(loader)[:1] != [loader]:
+        try:
+            close()
+        except Exception:  # a user's close is a courtesy; its failure is not the measurement's
+            pass
+    gc.collect()

@@ -23,6 +23,7 @@ from ioprobe.instrument.stages import Frame, classify, is_user_frame
 from ioprobe.probe.enough import is_narrow, is_too_little
 from ioprobe.probe.failures import blame_signal, failure_of
 from ioprobe.probe.load import LoadMeter
+from ioprobe.probe.loader_source import shut_down
 from ioprobe.probe.pace import DevicePace
 from ioprobe.probe.rows import align, busy_s, start_times, worker_batches, worker_cores, worker_memory, worker_stacks
 from ioprobe.probe.segments import remove_segments
@@ -388,22 +389,3 @@ class LoopMeter:
             rounds=len(rounds),
             equal_rounds=sum(len(set(prints)) == 1 for prints in rounds),
         )
-
-
-def shut_down(loader: Any) -> None:
-    """End a loader's workers now, instead of whenever the garbage collector comes by."""
-    for inner in find_dataloaders(loader):
-        iterator = getattr(inner, "_iterator", None)
-        if iterator is not None:
-            try:
-                iterator._shutdown_workers()
-            except Exception:  # the workers may be dead already; that is what we want
-                pass
-            inner._iterator = None
-    close = getattr(loader, "close", None)
-    if callable(close) and find_dataloaders(loader)[:1] != [loader]:
-        try:
-            close()
-        except Exception:  # a user's close is a courtesy; its failure is not the measurement's
-            pass
-    gc.collect()
